@@ -1,4 +1,4 @@
-"""Checks that prose is plain English: `python docs/prose.py [FILE…] [--shrink]`. Limits are in `pyproject.toml`.
+"""Checks that prose is plain English: `python docs/prose.py [FILE…]`. Limits are in `pyproject.toml`.
 
 A linter like proselint or vale looks for single words and cannot see the clauses that made these texts hard to read.
 Four figures are counted for each file, over pages and over the docstrings and comments of Python files:
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-ALLOWED = Path(__file__).with_name("prose-allowed.txt")
 FEWEST_SENTENCES = 10
 LONG_SENTENCE = 30
 WORST_SHOWN = 3
@@ -115,20 +114,12 @@ def problems(path: Path, settings: dict[str, Any]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the problems. Return 1 if there are any, or if the list of allowed files could be shorter."""
+    """Print the problems. Return 1 if there are any."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["prose"]
-    names = [Path(one).resolve() for one in arguments if one != "--shrink"]
+    names = [Path(one).resolve() for one in arguments]
     paths = names or sorted(path for pattern in settings["files"] for path in ROOT.glob(pattern))
-    found = {path.relative_to(ROOT).as_posix(): list(problems(path, settings)) for path in paths}
-    allowed = set(ALLOWED.read_text(encoding="utf-8").split())
-    lines = [line for name, some in found.items() if names or name not in allowed for line in some]
-    if not names:
-        finished = sorted(name for name in allowed if not found.get(name))
-        if "--shrink" in arguments:
-            ALLOWED.write_text("".join(f"{name}\n" for name in sorted(allowed.difference(finished))), encoding="utf-8")
-        else:
-            lines += [f"{name}: is within the limits. Run `python docs/prose.py --shrink`." for name in finished]
-    print("\n".join(lines) if lines else f"prose: {len(paths)} files, {len(allowed)} of them allowed to exceed a limit")
+    lines = [line for path in paths for line in problems(path, settings)]
+    print("\n".join(lines) if lines else f"prose: {len(paths)} files are within the limits")
     return int(bool(lines))
 
 

@@ -1,17 +1,15 @@
 """The lease of one group in Redis. Each call is one script, and its answer is an outcome, not an error."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from redis.asyncio import Redis
-
-from reaper.batches import Batches
+from reaper.pipelined import PipelinedClient
 from reaper.settings import WatchedGroup
-from workers.protocol.calls import Journal
+from workers.protocol.calls import GroupCalls
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
@@ -90,12 +88,12 @@ IDLE = Tick()
 class GroupLease:
     """The lease of one group, for one replica. Methods raise what redis-py raises."""
 
-    client: Redis
-    ticks: Batches
+    client: PipelinedClient
     group: WatchedGroup
     replica_id: str
     ttl: timedelta
-    journal: Journal
+    journal_limit: int
+    """Length of the journal; 0 = none is written."""
 
     @property
     def keys(self) -> GroupKeys:
@@ -113,35 +111,31 @@ class GroupLease:
         holder may call it again. With ``token``, the term of that number goes on, or the lease is not taken.
         """
         keys, group = self.keys, self.group
-        won, *reply = await LEASE_TAKE.run(
-            self.client,
-            [keys.stream, keys.lease, keys.agreement, keys.retry, keys.journal],
-            [
-                holder, to_ms(self.ttl), self.replica_id, keys.group, group.redelivery, to_ms(group.visibility_timeout),
-                group.max_deliveries, int(recreate and not self.group.pattern), *self.journal, token,
-            ],
+        words = GroupCalls(keys, self.journal_limit).spell(
+            keys.stream, holder, to_ms(self.ttl), self.replica_id, group.redelivery, to_ms(group.visibility_timeout),
+            group.max_deliveries, int(recreate and not group.pattern), token, more_keys=(keys.lease,),
         )  # fmt: skip
+        won, *reply = await LEASE_TAKE.run(self.client, *words)
         if not won:
             return Taken(holder=text(reply[0]), left_ms=reply[1])
         token, _, refusal, *before, created_at = reply
         return Taken(token, holder, to_ms(self.ttl), text(refusal), tuple(map(text, before)), text(created_at))
 
-    async def tick(self, holder: str, after: bytes, retry_after: bytes) -> Tick | None:
+    def tick(
+        self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Tick | Exception | None], None]
+    ) -> None:
         """Extend the lease, note a beat, and look behind a position in each stream (``tick.lua``).
 
-        ``retry_after`` is empty where there is no retry stream. Returns None if the lease is not ours any more.
+        ``retry_after`` is empty if there is no retry stream. ``answered`` gets None if the lease is not ours any more,
+        or an error of redis-py.
         """
         keys = self.keys
-        reply = await self.ticks.call(
+        self.client.ask_script(
+            TICK,
             [keys.stream, keys.agreement, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
             [holder, to_ms(self.ttl), keys.group, after, retry_after, PAGE],
+            lambda reply: answered(_read_tick(reply)),
         )
-        if reply == 0:
-            return None
-        if reply == 1:
-            return IDLE
-        due_ms, is_agreed, rows, retry_rows, error = reply
-        return Tick(due_ms, is_agreed == 1, rows, retry_rows, text(error))
 
     async def hand(self, holder: str, to: str, why: str) -> bool:
         """Offer the lease to another replica, or free it (``to`` = ''); return whether it was ours."""
@@ -150,11 +144,24 @@ class GroupLease:
             await LEASE_HAND.run(
                 self.client,
                 [keys.lease, keys.agreement, keys.journal],
-                [holder, to, OFFER_MS, keys.group, why, *self.journal],
+                [keys.group, self.journal_limit, holder, to, OFFER_MS, why],
             )
         )
 
-    async def held_by(self) -> str:
-        """Return the value of the lease, '' if it is free."""
-        found: Any = await self.client.get(self.keys.lease)
-        return text(found or b"")
+    def look(self, answered: Callable[[str | Exception], None]) -> None:
+        """Pass the value of the lease to ``answered``, '' if it is free, or an error of redis-py."""
+        self.client.ask(
+            ("GET", self.keys.lease),
+            lambda found: answered(found if isinstance(found, Exception) else text(found or b"")),
+        )
+
+
+def _read_tick(reply: Any) -> Tick | Exception | None:
+    if reply == 1:
+        return IDLE
+    if reply == 0:
+        return None
+    if isinstance(reply, Exception):
+        return reply
+    due_ms, is_agreed, rows, retry_rows, error = reply
+    return Tick(due_ms, is_agreed == 1, rows, retry_rows, text(error))

@@ -75,8 +75,7 @@ class ReplicaMetrics:
             while True:
                 await self._wait_until_it_holds_one()
                 found, now_ms = list(self._reports().values()), self._server_ms()
-                patterns = (pattern for pattern, (watched, _) in self._numbers().items() for _ in range(watched))
-                self._counts = count_patterns(patterns, found, now_ms)
+                self._counts = count_patterns(self._numbers(), found, now_ms)
                 if len(found) > FEW_GROUPS:
                     found = worst(found, now_ms)
                 reports = {group_keys(report.stream, report.group): report for report in found}

@@ -1,8 +1,9 @@
 """Decides from the reports of the holders which groups are worst, and why. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from heapq import nlargest
 from operator import itemgetter
 
 from reaper.replicas import GroupReport, PatternCounts
@@ -14,11 +15,8 @@ MOST_WORST = 20
 FEW_GROUPS = 30
 """Up to so many groups are all shown one by one: in the status, on the page, and in metrics."""
 
-SCANS_MISSED = 3
-"""A scan is too old once this many were missed…"""
-SCAN_SLACK_MS = 1_000
-SLOW_SCAN_PER_MS = 20
-"""… and the slowest full scan we have an understanding for (entries per ms) would be done."""
+SCANS_MISSED, SCAN_SLACK_MS, SLOW_SCAN_PER_MS = 3, 1_000, 20
+"""A scan is too old after this many missed ones, this slack, and a full scan of this many entries per ms."""
 
 LATE_MS, LONGEST_LATE_MS = 2_000, 32_000
 """Recovery may be later than due by a visibility timeout and the first of these, and at most by the second one."""
@@ -44,7 +42,6 @@ class ProblemKind(StrEnum):
     SCAN_TOO_OLD = "scan_too_old"
     HELD = "held"
     UNREAD = "unread"
-    RETRY_UNREAD = "retry_unread"
     LOST_DELIVERY = "lost_delivery"
     LOST_GROUP = "lost_group"
     LOST_PAYLOAD = "lost_payload"
@@ -57,44 +54,46 @@ REPORTED = (
     ProblemKind.ERROR, ProblemKind.REFUSED, ProblemKind.OVERDUE, ProblemKind.SCAN_TOO_OLD, ProblemKind.HELD,
     ProblemKind.UNREAD, ProblemKind.LOST_DELIVERY, ProblemKind.PAUSED,
 )  # fmt: skip
-"""Kinds that the holder of a lease finds."""
+"""Kinds that the holder of a lease finds, in the order of the signs in `kinds_of`."""
 _RANKS = {kind: rank for rank, kind in enumerate(ProblemKind)}
 
 
-def problems_of(report: GroupReport, at_ms: int, holder: str) -> Iterator[tuple[ProblemKind, str]]:
-    """Yield the problems of a group by its report of ``at_ms`` (the server's clock), with advice."""
-    if report.refusal:
-        yield ProblemKind.REFUSED, f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}"
-    age = at_ms - report.last_scan_ms
-    if report.last_scan_ms and age > _oldest_scan_ms(report):
-        yield (
-            ProblemKind.SCAN_TOO_OLD,
-            f"the last scan was {age / 1000:.0f} s old when the holder of the lease reported. See its log.",
-        )
-    if report.late_ms > may_be_late_ms(report.visibility_ms):
-        yield (
-            ProblemKind.OVERDUE,
-            f"recovery is {report.late_ms / 1000:.0f} s late. Check recovery_rate and the log of {holder}.",
-        )
-    if report.held:
-        yield (
-            ProblemKind.HELD,
-            f"{counted(report.held, 'overdue delivery')} cannot be redelivered. See the log of {holder}.",
-        )
-    if report.unread_ms > report.visibility_ms:
-        yield ProblemKind.UNREAD, "jobs are ready, but no worker reads. Check the workers of the group."
-    if report.error:
-        yield ProblemKind.ERROR, report.error
+def kinds_of(report: GroupReport, at_ms: int) -> list[ProblemKind]:
+    """Return the kinds of problems of a group, by its report of ``at_ms`` (the server's clock). Hot: most have none."""
+    scan_age_ms = at_ms - report.last_scan_ms if report.last_scan_ms else 0
+    oldest_scan_ms = report.scan_interval_ms * SCANS_MISSED + SCAN_SLACK_MS + report.scan_entries // SLOW_SCAN_PER_MS
+    signs = (
+        report.error,
+        report.refusal,
+        report.late_ms and report.late_ms > may_be_late_ms(report.visibility_ms),
+        scan_age_ms > oldest_scan_ms,
+        report.held,
+        report.unread_ms > report.visibility_ms,
+        report.lost,
+        report.paused,
+    )
+    return [kind for kind, sign in zip(REPORTED, signs, strict=True) if sign] if any(signs) else []
+
+
+def reason_of(kind: ProblemKind, report: GroupReport, at_ms: int, holder: str) -> str:
+    """Return the text about a problem, with advice."""
+    match kind:
+        case ProblemKind.REFUSED:
+            return f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}"
+        case ProblemKind.SCAN_TOO_OLD:
+            age_s = (at_ms - report.last_scan_ms) / 1000
+            return f"the last scan was {age_s:.0f} s old when the holder of the lease reported. See its log."
+        case ProblemKind.OVERDUE:
+            return f"recovery is {report.late_ms / 1000:.0f} s late. Check recovery_rate and the log of {holder}."
+        case ProblemKind.HELD:
+            return f"{counted(report.held, 'overdue delivery')} cannot be redelivered. See the log of {holder}."
+        case _:
+            return report.error
 
 
 def may_be_late_ms(visibility_ms: int) -> int:
     """Return for how long recovery may be late before this is a problem."""
     return min(visibility_ms + LATE_MS, LONGEST_LATE_MS)
-
-
-def _oldest_scan_ms(report: GroupReport) -> int:
-    """Return the greatest age in ms of a scan at its report. A full scan of a long list takes its time."""
-    return report.scan_interval_ms * SCANS_MISSED + SCAN_SLACK_MS + report.scan_entries // SLOW_SCAN_PER_MS
 
 
 def remarks_of(report: GroupReport) -> Iterator[str]:
@@ -125,25 +124,6 @@ def _deliveries(number: int) -> str:
     return counted(number, "delivery", "deliveries")
 
 
-def kinds_of(report: GroupReport, at_ms: int) -> set[ProblemKind]:
-    """Return the kinds of problems of a group, by its report. Hot: most groups have none."""
-    is_old = report.last_scan_ms and at_ms - report.last_scan_ms > _oldest_scan_ms(report)
-    if not (
-        is_old
-        or report.paused
-        or report.lost
-        or report.late_ms
-        or report.unread_ms
-        or report.refusal
-        or report.error
-        or report.held
-    ):
-        return set()
-    found = {kind for kind, _ in problems_of(report, at_ms, "")}
-    seen_in_redis = {ProblemKind.PAUSED: report.paused, ProblemKind.LOST_DELIVERY: report.lost}
-    return found | {kind for kind, is_so in seen_in_redis.items() if is_so}
-
-
 def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) -> list[GroupReport]:
     """Return the reports of the worst groups, the worst first."""
     ill: list[tuple[int, bool, int, int, str, GroupReport]] = []
@@ -160,19 +140,17 @@ def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) ->
 
 
 def count_patterns(
-    watched: Iterable[str], reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST
+    numbers: Mapping[str, tuple[int, int]], reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST
 ) -> dict[str, PatternCounts]:
-    """Count groups by the pattern that found them. ``watched`` has the pattern of each group.
+    """Count groups by the pattern that found them. ``numbers`` has how many are watched, and held, by pattern.
 
     Of more than ``most`` patterns, those with the most groups are kept.
     """
-    numbers = Counter(watched)
-    held, problems = Counter[str](), dict[str, Counter[str]]()
+    problems = dict[str, Counter[str]]()
     for report in reports:
-        held[report.pattern] += bool(report.token)
         if kinds := kinds_of(report, at_ms):
             problems.setdefault(report.pattern, Counter()).update(map(str, kinds))
     return {
-        pattern: PatternCounts(watched=number, held=held[pattern], problems=dict(problems.get(pattern, {})))
-        for pattern, number in numbers.most_common(most)
+        pattern: PatternCounts(watched=watched, held=held, problems=dict(problems.get(pattern, {})))
+        for pattern, (watched, held) in nlargest(most, numbers.items(), key=itemgetter(1))
     }

@@ -44,8 +44,6 @@ class Tally:
 
     recovered: Whole = 0
     """Deliveries that were recovered; of an observer: that would have been, each counted once."""
-    quarantined: Whole = 0
-    dead_lettered: Whole = 0
     held: Whole = 0
     """Deliveries that are overdue and cannot be copied now; they stay pending."""
     unread_ms: Whole = 0
@@ -67,6 +65,12 @@ class Tally:
     """Why recovery refuses here: '' | several_groups | explicit_ids | foreign_namespace | no_group | …"""
     paused: bool = False
     error: str = ""
+
+    @property
+    def is_remarkable(self) -> bool:
+        """Tell whether there is more to say than how many deliveries were recovered."""
+        failures = self.refusal or self.error or self.paused or self.held or self.lost or self.unread_ms
+        return bool(failures or self.in_doubt or self.false_alarms or self.false_recoveries)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,10 +21,9 @@ from typing import Literal, Self, get_args
 import anyio
 from anyio.abc import TaskStatus
 
-from reaper.batches import Batches
-from reaper.lease import TICK
 from reaper.metrics import ReplicaMetrics
-from reaper.reasons import count_patterns, worst
+from reaper.pipelined import PipelinedClient
+from reaper.reasons import MOST_WORST, count_patterns, worst
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport, Replica
 from reaper.settings import ReaperSettings
@@ -48,8 +47,10 @@ ReaperEvent = Literal["stalled", "recovered", "dead_lettered", "lease_taken", "l
 EVENTS: frozenset[str] = frozenset(get_args(ReaperEvent))
 FAREWELL_S = 2.0
 """How long leaving the hash of replicas may take at the end, and how long callbacks may."""
-CONNECTIONS, LEASE_CONNECTIONS = 64, 16
-"""At most, for the work on groups, and for their leases. They are opened as they are needed."""
+CONNECTIONS = 16
+"""At most, for the work on groups, and as many for their leases. They are opened as they are needed."""
+RECOVERIES, MOST_RECOVERIES = 2, 32
+"""Connections for recovery calls, and calls of one pipeline. While the server runs one, the replica reads another."""
 RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
 
 
@@ -75,7 +76,7 @@ class Reaper:
         self._keys = settings.namespace_keys
         self._callbacks: Callbacks[str] = Callbacks(EVENTS)
         self._client = commands_client(settings.redis_url, max_connections=CONNECTIONS)
-        self._leases = commands_client(settings.redis_url, max_connections=LEASE_CONNECTIONS)
+        self._leases = commands_client(settings.redis_url, max_connections=CONNECTIONS)
         self._listener = notices_client(settings.redis_url, self._keys.replicas)
         self._registry = Registry(
             self._leases,
@@ -83,7 +84,7 @@ class Reaper:
             lambda: self.settings,
             self.replica_id,
             self._replica,
-            lambda: tuple(self._tenures.watched),
+            lambda: self._tenures.pairs,
             self._reranked,
             self._reload,
         )
@@ -91,8 +92,9 @@ class Reaper:
             replica_id=self.replica_id,
             settings=settings,
             client=self._client,
-            leases=self._leases,
-            ticks=Batches(self._leases, TICK, settings.tick_window.total_seconds()),
+            recoveries=PipelinedClient(self._client, connections=RECOVERIES, most=MOST_RECOVERIES),
+            reads=PipelinedClient(self._client),
+            leases=PipelinedClient(self._leases),
             notices=Notices(self._listener),
             callbacks=self._callbacks,
             changed=self._registry.at_once,
@@ -132,7 +134,7 @@ class Reaper:
     @property
     def watched(self) -> tuple[str, ...]:
         """The groups that this replica may serve, by pair."""
-        return tuple(self._tenures.watched)
+        return self._tenures.pairs
 
     def reports(self) -> dict[str, GroupReport]:
         """Return the state of the groups that this replica serves or observes, or cannot serve, by pair."""
@@ -199,8 +201,9 @@ class Reaper:
             await self._registry.leave()
         with anyio.move_on_after(FAREWELL_S):
             await self._callbacks.drain()
-        await self._client.aclose()
-        await self._leases.aclose()
+        context = self._context
+        for client in (context.recoveries, context.reads, context.leases, self._client, self._leases):
+            await client.aclose()
         await self._listener.aclose()
 
     def stop(self) -> None:
@@ -260,7 +263,7 @@ class Reaper:
     def _replica(self, at_ms: int) -> Replica:
         """Return what is registered of this replica at ``at_ms``, by the server's clock."""
         self._started_ms = self._started_ms or at_ms
-        reports, watched = self._tenures.reports(), self._tenures.watched
+        reports = self._tenures.reports(most=MOST_WORST)
         return Replica(
             id=self.replica_id,
             name=self.settings.name or self.host,
@@ -274,9 +277,9 @@ class Reaper:
             observe=self.settings.observe,
             terms=self._tenures.terms,
             server=self.server,
-            watched=len(watched),
+            watched=len(self._tenures.pairs),
             held=self.held,
-            patterns=count_patterns(watched.values(), reports.values(), at_ms),
+            patterns=count_patterns(self._tenures.numbers(), reports.values(), at_ms),
             scan=self._registry.discovery.scan,
             groups={report.pair: report for report in worst(reports.values(), at_ms)},
         )

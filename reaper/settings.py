@@ -33,8 +33,6 @@ LEASES = 4
 """So many leases fit into a visibility timeout, so that a failover is no gap in the beats."""
 TICKS = 3
 """Ticks in the time of a lease: two of them may fail."""
-TICK_WINDOWS = 20
-"""A tick waits for this part of its interval for others that are sent with it."""
 QUICKEST_REGISTRATION, REGISTRATION, REGISTRATIONS = timedelta(seconds=0.2), timedelta(seconds=1), 10
 """The shortest and the longest time between two registrations of a replica, and how many fit into a lease.
 
@@ -42,6 +40,7 @@ A replica is gone after three missed ones, and its leases expire later than that
 """
 HEARTBEAT = timedelta(seconds=5)
 """The time between two heartbeats: what a replica says of itself."""
+DISCOVERY = timedelta(seconds=60)
 WILDCARD = "*"
 """Stands for any characters in the pattern of a stream."""
 _OBSERVE = "-observe"
@@ -148,7 +147,6 @@ class ReaperSettings(ProgramSettings):
             "name",
             "lease_ttl",
             "full_scan_interval",
-            "discovery_interval",
             "recovery_rate",
             "health_host",
             "journal_maxlen",
@@ -206,9 +204,6 @@ class ReaperSettings(ProgramSettings):
     full_scan_interval: Seconds = seconds(
         30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
     )
-    discovery_interval: Seconds = seconds(
-        60, "How often one of the replicas scans Redis for streams that fit a pattern.", least=SHORTEST_INTERVAL
-    )
     recovery_rate: float = Field(
         default=0, ge=0, description="Most recoveries per second of each group, for example 100. 0 is no limit."
     )
@@ -236,6 +231,11 @@ class ReaperSettings(ProgramSettings):
         for group in self.groups:
             check_apart(namespace, group.stream)
         return self
+
+    @property
+    def journal_limit(self) -> int:
+        """Length of the journal, for scripts; 0 = none is written."""
+        return self.journal_maxlen if self.journal else 0
 
     @property
     def namespace_keys(self) -> NamespaceKeys:
@@ -290,32 +290,24 @@ class ReaperSettings(ProgramSettings):
 
         A timer must be armed well before it is due.
         """
-        return self._tick_of(group.visibility_timeout)
-
-    def _tick_of(self, visibility_timeout: timedelta) -> timedelta:
-        return min(self._lease_of(visibility_timeout) / TICKS, visibility_timeout / 4, self.full_scan_interval / 4)
-
-    @property
-    def _shortest_visibility(self) -> timedelta:
-        """The shortest one of any group, also of one that is found later."""
-        own = [group.visibility_timeout for group in self.groups if group.visibility_timeout]
-        return min([self.visibility_timeout, *own])
-
-    @property
-    def tick_window(self) -> timedelta:
-        """Return for how long a tick waits for others that are sent with it."""
-        return self._tick_of(self._shortest_visibility) / TICK_WINDOWS
+        return min(self.lease_of(group) / TICKS, group.visibility_timeout / 4, self.full_scan_interval / 4)
 
     @property
     def registration(self) -> timedelta:
         """The time between two registrations of a replica."""
-        lease = self._lease_of(self._shortest_visibility)
-        return max(QUICKEST_REGISTRATION, min(REGISTRATION, lease / REGISTRATIONS))
+        own = [group.visibility_timeout for group in self.groups if group.visibility_timeout]
+        shortest_lease = self._lease_of(min([self.visibility_timeout, *own]))
+        return max(QUICKEST_REGISTRATION, min(REGISTRATION, shortest_lease / REGISTRATIONS))
 
     @property
     def heartbeat(self) -> timedelta:
         """The time between two heartbeats of a replica."""
         return HEARTBEAT
+
+    @property
+    def discovery(self) -> timedelta:
+        """The time between two scans of Redis for streams that fit a pattern."""
+        return DISCOVERY
 
 
 def check_groups(settings: ReaperSettings) -> ReaperSettings:

@@ -46,30 +46,22 @@ if TYPE_CHECKING:
     from workers.sync_producer import SyncProducer as SyncProducer
     from workers.worker import Worker as Worker
 else:
-    _HOMES = {
-        "ConfigurationError": "workers.protocol.errors",
-        "Counts": "workers.loop.reporting",
-        "HandlerExitError": "workers.protocol.errors",
-        "InvalidFieldError": "workers.protocol.errors",
-        "InvalidJobError": "workers.protocol.errors",
-        "Job": "workers.loop.job",
-        "JobId": "workers.outbox",
-        "NewJob": "workers.new_jobs",
-        "NotReplicatedError": "workers.protocol.errors",
-        "Producer": "workers.producer",
-        "RecoveryMode": "workers.protocol.messages",
-        "Redelivery": "workers.protocol.messages",
-        "Reject": "workers.loop.execution",
-        "Report": "workers.runtime.callbacks",
-        "Retry": "workers.loop.execution",
-        "StreamReaperError": "workers.protocol.errors",
-        "SyncProducer": "workers.sync_producer",
-        "UnreachableError": "workers.protocol.errors",
-        "UnsupportedServerError": "workers.protocol.errors",
-        "Worker": "workers.worker",
-        "WorkerEvent": "workers.loop.reporting",
-        "WorkerSettings": "workers.settings",
+    _NAMES = {
+        "workers.loop.execution": "Reject Retry",
+        "workers.loop.job": "Job",
+        "workers.loop.reporting": "Counts WorkerEvent",
+        "workers.new_jobs": "NewJob",
+        "workers.outbox": "JobId",
+        "workers.producer": "Producer",
+        "workers.protocol.messages": "RecoveryMode Redelivery",
+        "workers.runtime.callbacks": "Report",
+        "workers.settings": "WorkerSettings",
+        "workers.sync_producer": "SyncProducer",
+        "workers.worker": "Worker",
+        "workers.protocol.errors": "ConfigurationError HandlerExitError InvalidFieldError InvalidJobError "
+        "NotReplicatedError StreamReaperError UnreachableError UnsupportedServerError",
     }
+    _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
     __all__ = list(_HOMES)
 
     def __getattr__(name: str) -> object:

@@ -6,7 +6,7 @@ After a lost reply, the producer sends the same call again. The script recognize
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from redis.exceptions import DataError, ResponseError
 
@@ -47,14 +47,6 @@ class JobId(str):
         return job_id
 
 
-class HasRedis(Protocol):
-    """Settings with the address of Redis, for example `WorkerSettings`."""
-
-    @property
-    def redis_url(self) -> str:
-        """Address of Redis."""
-
-
 ClientT = TypeVar("ClientT")
 
 
@@ -64,14 +56,19 @@ class BaseProducer(Generic[ClientT]):
     def __init__(
         self,
         stream: str,
-        redis: str | HasRedis | None = None,
+        redis: str | None = None,
         *,
         dedup_window: Duration = DEFAULT_DEDUP_WINDOW,
         max_bytes: int = DEFAULT_MAX_BYTES,
         min_replicas_acked: int = 0,
         replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
     ) -> None:
-        self._address = _address_of(redis)
+        address: object = load_settings(ProgramSettings).redis_url if redis is None else redis
+        if not isinstance(address, str):
+            kind = type(redis)  # the value itself may hold a password
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            raise ConfigurationError(f"{name} is not a Redis address. Give the producer a URL.")
+        self._address = address
         self._keys = stream_keys(stream)
         self._window_ms = _in_ms("dedup_window", dedup_window)
         if self._window_ms < to_ms(CALL_REMEMBERED):
@@ -118,20 +115,6 @@ class BaseProducer(Generic[ClientT]):
                 self._replicas_ms,
             )
             yield EnqueueCall(request)
-
-
-def _address_of(redis: object) -> str:
-    """Return an address, also from settings, or for None the one of the environment. Raises ConfigurationError."""
-    if redis is None:
-        return load_settings(ProgramSettings).redis_url
-    address = getattr(redis, "redis_url", redis)
-    if isinstance(address, str):
-        return address
-    kind = type(redis)
-    raise ConfigurationError(
-        f"{kind.__module__}.{kind.__qualname__} is not a Redis address. Give the producer a URL, or settings with a "
-        "redis_url."
-    )
 
 
 class EnqueueCall:

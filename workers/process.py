@@ -2,8 +2,8 @@
 
 import logging
 import signal
-from collections.abc import AsyncIterable, AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterable
+from contextlib import nullcontext
 
 import anyio
 from anyio.abc import TaskStatus
@@ -12,7 +12,6 @@ from redis.exceptions import RedisError
 from workers.embedded.autoclaim import Autoclaim
 from workers.embedded.upkeep import Upkeep
 from workers.loop.adoption import Adoption
-from workers.loop.batches import Gatherer
 from workers.loop.context import WorkerContext
 from workers.loop.dispatch import Handlers
 from workers.loop.heartbeat import Heartbeat
@@ -23,9 +22,9 @@ from workers.loop.reading import Reader
 from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
-from workers.loop.slots import Slots
+from workers.loop.slots import Gatherer, Slots
 from workers.protocol.calls.membership import Agreement
-from workers.protocol.errors import HandlerExitError, StreamReaperError, UnreachableError, UnsupportedServerError
+from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words
 from workers.protocol.messages import RecoveryMode, Redelivery
@@ -57,17 +56,14 @@ class WorkerProcess:
         callbacks: Callbacks[str],
         runs: MakeRunner = HeartbeatThread,
     ) -> None:
-        """``runs`` creates the thread of the heartbeat.
-
-        Raises ConfigurationError where the handlers cannot run jobs by these settings.
-        """
+        """``runs`` creates the thread of the heartbeat. Raises ConfigurationError if the handlers cannot run jobs."""
         calls = handlers.calls(settings)
         self.forced = False
         """Told to end at once, before everything was done."""
         self.finished = False
         self._callbacks = callbacks
         self._stop_asked = anyio.Event()
-        self._drain_scope, self._flush_scope = anyio.CancelScope(), anyio.CancelScope()
+        self._joining, self._drain_scope, self._flush_scope = (anyio.CancelScope() for _ in range(3))
         self._runners = anyio.create_task_group()
         # ---- the parts
         self._context = context = WorkerContext.make(settings, callbacks)
@@ -94,74 +90,63 @@ class WorkerProcess:
     # ---- life
 
     async def run(self, *, handle_signals: bool, task_status: TaskStatus[None]) -> None:
-        """Work. Raises UnreachableError, UnsupportedServerError, or redis-py's errors while joining.
+        """Work. Raises UnreachableError or UnsupportedServerError while joining.
 
-        Raises HandlerExitError where a handler or a callback has raised SystemExit or KeyboardInterrupt.
+        Raises HandlerExitError if a handler or a callback has raised SystemExit or KeyboardInterrupt.
         """
         receiver = received(signal.SIGTERM, signal.SIGINT) if handle_signals else nullcontext()
         with receiver as signals:
             try:
-                if await self._joined(signals):
-                    await self._serve(signals, task_status)
+                async with anyio.create_task_group() as tasks:
+                    if signals is not None:
+                        tasks.start_soon(self._obey, signals)
+                    if await self._joined():
+                        await self._serve(task_status)
+                    tasks.cancel_scope.cancel()
             except BaseExceptionGroup as group:
-                if exited := plain_error(group, HandlerExitError):
-                    raise exited from exited.__cause__
+                if ours := plain_error(group, StreamReaperError):
+                    raise ours from ours.__cause__
                 raise
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._context.close()
                 self.finished = True
+            if not self._stop_asked.is_set():
+                raise RuntimeError("worker stopped unexpectedly: an internal task was cancelled.")
 
-    async def _joined(self, signals: AsyncIterable[signal.Signals] | None) -> bool:
+    async def _joined(self) -> bool:
         """Join the group. Return False if the worker was stopped before."""
-        failure: StreamReaperError | None = None
-        has_joined = False
-        async with anyio.create_task_group() as joining:
+        reporter = self._context.reporter
+        with self._joining:
+            await once_served(self._join, lambda why: reporter.failed(JOINING, why))
+            reporter.works(JOINING)
+            return True
+        return False
 
-            async def give_up_when_told() -> None:
-                await self._stop_asked.wait()
-                joining.cancel_scope.cancel()
-
-            joining.start_soon(give_up_when_told)
-            if signals is not None:
-                joining.start_soon(self._obey, signals)
-            try:
-                await once_served(self._join, self._is_not_served)
-                has_joined = True
-            except StreamReaperError as error:
-                failure = error
-            joining.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        if has_joined:
-            self._context.reporter.works(JOINING)
-        return has_joined
-
-    def _is_not_served(self, why: BaseException) -> None:
-        self._context.reporter.failed(JOINING, why)
-
-    async def _serve(self, signals: AsyncIterable[signal.Signals] | None, task_status: TaskStatus[None]) -> None:
+    async def _serve(self, task_status: TaskStatus[None]) -> None:
         membership = self._context.membership
-        async with self._belonging(), anyio.create_task_group() as services:
-            await services.start(self._callbacks.run)
-            services.start_soon(self._settlements.run)
-            services.start_soon(membership.keep_fresh)
-            if self._upkeep:
-                services.start_soon(self._upkeep.run)
-            if signals is not None:
-                services.start_soon(self._obey, signals)
-            logger.info(
-                "worker started: %s",
-                fields(consumer=self.consumer, group=self._context.settings.keys.pair, recovers=membership.recovers),
-            )
-            if telemetry := self._context.telemetry:
-                telemetry.watch_refusals(lambda: len(self.refusals))
-            task_status.started()
-            await self._work()
-            await self._flush()
-            services.cancel_scope.cancel()
-        if not self._stop_asked.is_set():
-            raise RuntimeError("worker stopped unexpectedly: an internal task was cancelled.")
+        self._heartbeat.start()
+        try:
+            async with anyio.create_task_group() as services:
+                await services.start(self._callbacks.run)
+                services.start_soon(self._settlements.run)
+                services.start_soon(membership.keep_fresh)
+                if self._upkeep:
+                    services.start_soon(self._upkeep.run)
+                logger.info(
+                    "worker started: %s",
+                    fields(
+                        consumer=self.consumer, group=self._context.settings.keys.pair, recovers=membership.recovers
+                    ),
+                )
+                self._context.telemetry.watch_refusals(lambda: len(self.refusals))
+                task_status.started()
+                await self._work()
+                await self._flush()
+                services.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._leave()
 
     async def _work(self) -> None:
         """Read and run jobs until the stop. Then let the running jobs continue until the drain deadline."""
@@ -246,6 +231,7 @@ class WorkerProcess:
             logger.info("worker is stopping: %s", fields(consumer=self.consumer, drain_s=drain_s))
             self._drain_scope.deadline = anyio.current_time() + drain_s
         self._stop_asked.set()
+        self._joining.cancel()
         self._slots.stop()
         self._reader.stop()
         if now:
@@ -260,24 +246,13 @@ class WorkerProcess:
 
     # ---- joining and leaving
 
-    @asynccontextmanager
-    async def _belonging(self) -> AsyncIterator[None]:
-        """Remember that the group was joined, so that the worker leaves it in the end."""
-        self._heartbeat.start()
-        try:
-            yield
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._leave()
-
     async def _join(self) -> None:
         settings, membership = self._context.settings, self._context.membership
         await check_server(self._context.commands, settings.redis_url)
         try:
             await self._check_claim(settings.redelivery)
             await membership.join()
-            if membership.recovers:
-                await self._check_claim(membership.agreement.redelivery)
+            await self._check_claim(membership.agreement.redelivery)
             if settings.adopts:
                 await self._adoption.look_for_earlier_processes()
         except (RedisError, OSError) as error:
@@ -303,8 +278,7 @@ class WorkerProcess:
         """Settle the rest after a cancellation, log the jobs that stay pending, and remove our consumer."""
         with anyio.move_on_after(LAST_FLUSH_S):
             await self._settlements.flush()
-        if self._context.telemetry:
-            self._context.telemetry.close()
+        self._context.telemetry.close()
         self._runner.expires = False
         await self._heartbeat.stop()
         self._count_what_is_left()

@@ -37,7 +37,7 @@ class Producer(BaseProducer[Redis]):
 
     Args:
         stream: Name of the stream.
-        redis: An address or settings. Default: ``REAPER_REDIS_URL``, or else ``REDIS_URL``.
+        redis: The address of Redis. Default: ``REAPER_REDIS_URL``, or else ``REDIS_URL``.
         dedup_window: How long a ``job_id`` is remembered after its job became ready. At least a minute.
         max_bytes: The largest job, all fields together.
         min_replicas_acked: How many replicas of Redis must confirm a job (``WAIT``) before `enqueue` returns.

@@ -34,7 +34,7 @@ class WorkerSettings(ProgramSettings):
         {"backoff_cap", "group_start", "delete_settled", "consumer_retention", "health_host", "journal_maxlen"}
     )
 
-    stream: str = Field(description="Name of the stream the jobs live in.")
+    stream: str = Field(description="Name of the stream of jobs.")
     group: str = Field(description="Name of the consumer group. The worker creates it if it is missing.")
     name: str = Field(
         default="",
@@ -62,8 +62,8 @@ class WorkerSettings(ProgramSettings):
     )
     recovery: RecoveryMode = Field(
         default=RecoveryMode.REAPER,
-        description="What recovers stalled deliveries: `reaper` (the service), or `embedded` (the workers, without "
-        "a reaper). All workers of a group need the same value.",
+        description="Which processes recover stalled deliveries: `reaper` (the service), or `embedded` (the workers, "
+        "without a reaper). All workers of a group need the same value.",
     )
     backoff_base: Seconds = seconds(
         1,
@@ -96,7 +96,7 @@ class WorkerSettings(ProgramSettings):
         "`type` (at most 64 characters), and a program may have a handler for each type. Default: jobs have no types.",
     )
 
-    backoff_cap: Seconds = seconds(300, "The longest delay never grows beyond this.", least=timedelta(0))
+    backoff_cap: Seconds = seconds(300, "Upper limit of the longest delay.", least=timedelta(0))
     group_start: str = Field(
         default="0",
         description="Where a group that the worker creates begins to read: `0` (the first entry), `$` (only new "
@@ -133,6 +133,11 @@ class WorkerSettings(ProgramSettings):
     def _names_can_work(self) -> Self:
         group_keys(self.stream, self.group)  # raises ConfigurationError, with a sentence of its own
         return self
+
+    @property
+    def journal_limit(self) -> int:
+        """Length of the journal, for scripts; 0 = none is written."""
+        return self.journal_maxlen if self.journal else 0
 
     @property
     def keys(self) -> GroupKeys:

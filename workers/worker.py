@@ -10,8 +10,7 @@ from typing import Any, TypeVar, cast, overload
 import anyio
 from anyio.abc import TaskStatus
 
-from workers.loop.batches import BatchHandler
-from workers.loop.dispatch import Handlers, no_type_field
+from workers.loop.dispatch import BatchHandler, Handlers
 from workers.loop.handlers import Handler, checked
 from workers.loop.job import Job
 from workers.loop.reporting import EVENTS, Counts, WorkerEvent
@@ -88,8 +87,7 @@ class Worker:
         field with the type. ``@worker.handler`` registers it for all other jobs. Without it, they fail.
 
         Raises:
-            ConfigurationError: These jobs have a handler already, the worker has no `job_type_field`, or the function
-                is a generator function or a class.
+            ConfigurationError: These jobs have a handler already, or the function is a generator function or a class.
         """
         if not isinstance(first, str):
             if more:
@@ -97,11 +95,9 @@ class Worker:
             handler = cast("Handler", first)
             self.handlers.add(checked(handler), ())
             return handler
-        types = (first, *more)
-        self._require_type_field(types)
 
         def decorate(function: HandlerT) -> HandlerT:
-            self.handlers.add(checked(function), types)
+            self.handlers.add(checked(function), (first, *more))
             return function
 
         return decorate
@@ -127,7 +123,6 @@ class Worker:
                 f"invalid batch handler: size={size!r}, wait={wait!r}. Give a size from 1 to {MOST_IN_BATCH}, and a "
                 f"wait from 0 to {LONGEST_BATCH_WAIT_S:g} seconds."
             )
-        self._require_type_field(job_types)
 
         def decorate(function: BatchHandlerT) -> BatchHandlerT:
             checked(cast("Handler", function))
@@ -135,12 +130,6 @@ class Worker:
             return function
 
         return decorate
-
-    def _require_type_field(self, job_types: tuple[str, ...]) -> None:
-        if job_types and not (
-            self._settings.job_type_field if self._settings else self._arguments.get("job_type_field")
-        ):
-            raise no_type_field(job_types[0])
 
     def on(self, event: WorkerEvent) -> Callable[[CallbackT], CallbackT]:
         """Register an async callback for an event, as in ``@worker.on("dead_lettered")``. It gets a `Report`.
@@ -197,7 +186,8 @@ class Worker:
             task_status: Called when the worker has joined the group.
 
         Raises:
-            ConfigurationError: The settings are invalid, or the worker runs already.
+            ConfigurationError: The settings are invalid, the worker runs already, or a handler is for a type and
+                `job_type_field` is missing.
             UnreachableError: Redis does not answer at the start. The worker waits for the end of later outages.
             UnsupportedServerError: The server is too old.
             HandlerExitError: A handler or a callback raised SystemExit or KeyboardInterrupt.

@@ -61,7 +61,7 @@ def _users(settings: ReaperSettings, mode: RecoveryMode) -> Iterator[tuple[str, 
     """Return the users with their rights, one for each role, one for the pipeline and one for an administrator."""
     pairs = [group.keys for group in settings.groups]
     for role in roles_in(mode):
-        yield role.value, rules_of(role, mode, pairs, [settings.namespace_keys]).words()
+        yield role.value, rules_of(role, mode, pairs, [settings.namespace_keys]).words
     yield "pipeline", _pipeline(settings)
     yield "admin", ["allkeys", "allchannels", "allcommands"]
 

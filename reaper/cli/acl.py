@@ -1,11 +1,9 @@
 """``reaper acl``: the permissions that each role needs."""
 
-from typing import Any
-
 import click
 
 from reaper.cli.options import groups_options, json_option
-from reaper.operations.acl import Role, Rules, roles_in, rules_of
+from reaper.operations.acl import Role, acl_line, roles_in, rules_of
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
@@ -57,15 +55,10 @@ def acl(
     groups = [group.keys for group in settings.groups]
     rules = [rules_of(one, mode, groups, [settings.namespace_keys], url=settings.redis_url) for one in roles]
     if machine:
-        show_json([_as_json(one) for one in rules])
+        show_json([{"role": one.role, "rules": one.words, "from_redis_8_8": one.newer} for one in rules])
         return
     for one in rules:
         name = user or one.role.value
-        show(f"# {one.role}", one.line(name), whole=True)
+        show(f"# {one.role}", acl_line(name, ["on", ">PASSWORD", *one.words]), whole=True)
         if one.newer:
-            show("# for redelivery in place, on Redis 8.8 and later:", f"# {one.newer_line(name)}", whole=True)
-
-
-def _as_json(rules: Rules) -> dict[str, Any]:
-    """Return the rules of a role. Servers before Redis 8.8 reject those in ``from_redis_8_8``."""
-    return {"role": rules.role, "rules": rules.words(), "from_redis_8_8": rules.newer_words()}
+            show("# for redelivery in place, on Redis 8.8 and later:", f"# {acl_line(name, one.newer)}", whole=True)

@@ -17,17 +17,8 @@ from reaper.cli.options import (
     reason_option,
     yes_option,
 )
-from reaper.cli.redrive import redrive_dead_letters
-from reaper.operations.dead_letters import (
-    DeadLetter,
-    Selection,
-    check_ids,
-    choose,
-    delete,
-    find,
-    json_value,
-    select,
-)
+from reaper.cli.ready_again import redrive
+from reaper.operations.dead_letters import DeadLetter, Selection, check_ids, choose, delete, find, json_value, select
 from reaper.operations.groups import check_exists
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
@@ -35,7 +26,7 @@ from workers.protocol.errors import NotPossibleError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import counted
 from workers.runtime.clock import server_ms
-from workers.runtime.options import NEGATIVE_EXIT, DurationType, GroupType, examples, help_end
+from workers.runtime.options import DurationType, GroupType, examples, help_end
 from workers.runtime.printing import confirm, show, show_json
 
 MOST_FIELDS, LONGEST_VALUE = 200, 1_000
@@ -50,10 +41,7 @@ def dead_letters() -> None:
     """List, show, redrive or delete dead letters."""
 
 
-dead_letters.add_command(redrive_dead_letters)
-
-
-# --- list and show ------------------------------------------------------------------------------------------
+dead_letters.add_command(redrive)
 
 
 @dead_letters.command(
@@ -75,20 +63,18 @@ async def list_(
 ) -> None:
     """List the dead letters of a group, or of all groups."""
     found: list[DeadLetter] = []
-    more = False
     async with connected(settings, keys) as (client, _):
         for one in await known_or_named(client, settings, keys):
             async for letter in select(client, one, Selection(reason=reason)):
-                if len(found) == limit:
-                    more = True
-                    break
                 found.append(letter)
+                if len(found) > limit:
+                    break
         now_ms = await server_ms(client)
     if machine:
-        show_json([letter.as_json() for letter in found])
+        show_json([letter.as_json() for letter in found[:limit]])
         return
-    show(*(_list_line(letter, now_ms) for letter in found))
-    if more:
+    show(*(_list_line(letter, now_ms) for letter in found[:limit]))
+    if len(found) > limit:
         show(f"only the first {limit} are listed: raise --limit", err=True)
     elif not found:
         show("no dead letters", err=True)
@@ -120,14 +106,14 @@ async def show_(keys: GroupKeys, entry_id: str, machine: bool, settings: ReaperS
         await check_exists(client, keys)
         letter = await find(client, keys, entry_id)
     if letter is None:
-        raise NotPossibleError(f"{missing(keys, [entry_id])} `reaper dead-letters list {keys.pair}` lists all.")
+        raise NotPossibleError(f"{_missing(keys, [entry_id])} `reaper dead-letters list {keys.pair}` lists all.")
     if machine:
         show_json(letter.as_json())
     else:
         show(*_lines_of(letter))
 
 
-def missing(keys: GroupKeys, ids: list[str]) -> str:
+def _missing(keys: GroupKeys, ids: list[str]) -> str:
     """Return a sentence about dead letters that do not exist."""
     return f"dead letter {', '.join(ids)} of {keys.pair} does not exist: it was redriven or deleted."
 
@@ -172,10 +158,7 @@ def _value(value: bytes) -> str:
 @yes_option
 @json_option
 @operator_options
-@click.pass_context
 async def delete_(
-    context: click.Context,
-    /,
     keys: GroupKeys,
     ids: tuple[str, ...],
     reason: str | None,
@@ -185,7 +168,7 @@ async def delete_(
     yes: bool,
     machine: bool,
     settings: ReaperSettings,
-) -> None:
+) -> bool:
     """Delete dead letters for good.
 
     Select them by ID, by --reason and --older-than, or with --all. The jobs cannot be redriven afterwards.
@@ -210,5 +193,5 @@ async def delete_(
     else:
         show(f"{keys.pair}: {counted(deleted, 'dead letter')} {'would be ' if dry_run else ''}deleted")
         if absent:
-            show(missing(keys, absent), err=True)
-    context.exit(NEGATIVE_EXIT if absent else 0)
+            show(_missing(keys, absent), err=True)
+    return not absent

@@ -1,15 +1,13 @@
-"""``reaper doctor``: checks of the server, the permissions, the settings and the groups."""
+"""``reaper doctor``: checks of the server, the settings and the groups."""
 
 from dataclasses import asdict
 
 import click
 
 from reaper.cli.options import connected, json_option, reaper_settings
-from reaper.operations.doctor import diagnose
-from reaper.operations.examination import examine
-from reaper.operations.findings import Finding, Level
+from reaper.operations.doctor import Finding, Level, diagnose
 from reaper.settings import ReaperSettings
-from workers.runtime.options import NEGATIVE_EXIT, help_end
+from workers.runtime.options import help_end
 from workers.runtime.printing import show, show_json, styled
 
 _COLOURS = {**dict.fromkeys(Level, "yellow"), Level.OK: "green", Level.WRONG: "red"}
@@ -27,22 +25,21 @@ _NOT_ASKED = ("health_port", "health_host")
 @reaper_settings([name for name in ReaperSettings.model_fields if name not in _NOT_ASKED])
 @json_option
 @click.option("--quiet", is_flag=True, help="Leave out checks that passed.")
-@click.pass_context
-async def doctor(context: click.Context, /, machine: bool, quiet: bool, settings: ReaperSettings) -> None:
-    """Check the server, permissions, settings and groups.
+async def doctor(machine: bool, quiet: bool, settings: ReaperSettings) -> bool:
+    """Check the server, settings and groups.
 
     Pass the service's own settings (--config), so that the command can compare them with the group's. It writes
     nothing. Checks that the Redis user is not allowed to make are listed as unknown.
     """
     async with connected(settings) as (client, server):
-        findings = diagnose(await examine(client, settings, server))
+        findings = await diagnose(client, settings, server)
     wrong = any(finding.level is Level.WRONG for finding in findings)
     shown = [finding for finding in findings if not (quiet and finding.level is Level.OK)]
     if machine:
         show_json({"status": "findings" if wrong else "ok", "findings": [asdict(finding) for finding in shown]})
     else:
         show(*map(finding_line, shown))
-    context.exit(NEGATIVE_EXIT if wrong else 0)
+    return not wrong
 
 
 def finding_line(finding: Finding) -> str:

@@ -5,8 +5,8 @@ import os
 import click
 
 from reaper.cli.options import connected, groups_options, json_option, known_or_named
-from reaper.operations.explanation import Explanation, explain, visibility_of
-from reaper.operations.job_search import DEFAULT_DEPTH, Place, find_job
+from reaper.operations.explanation import Explanation
+from reaper.operations.job_search import DEFAULT_DEPTH, FoundJob, Place, find_job
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
@@ -47,77 +47,60 @@ async def explain_command(
 
     JOB is a job ID or the ID of a current or former entry of the job. The output contains the job's journal.
     """
-    found = await look_for(
-        settings, text(os.fsencode(job)), keys, depth
-    )  # bytes that are not UTF-8 are escaped as in IDs
-    shown = [one for one in found if one.job.is_known]
-    if not shown:
-        raise NotPossibleError(_nothing_found(job, found, depth))
+    wanted = text(os.fsencode(job))  # bytes that are not UTF-8 are escaped as in IDs
+    async with connected(settings, keys) as (client, server):
+        groups = await known_or_named(client, settings, keys)
+        searched = [await find_job(client, one, wanted, depth=depth) for one in groups]
+        found = [one for one in searched if one.is_known]
+        if not found:
+            raise NotPossibleError(_nothing_found(job, searched, depth))
+        shown = [one.keys for one in found]
+        snapshot = await take_snapshot(client, settings.namespace_keys, settings.groups, server, shown)
+    states = {state.pair: state for state in snapshot.groups}
+    explanations = [Explanation(one, states[one.keys.pair], snapshot) for one in found]
     if machine:
-        show_json([one.as_json() for one in shown])
+        show_json([one.as_json() for one in explanations])
         return
-    for number, one in enumerate(shown):
-        show(*[""][:number], *explanation_lines(one))
+    for number, one in enumerate(explanations):
+        show(*[""][:number], *_lines(one))
 
 
-async def look_for(settings: ReaperSettings, job: str, named: GroupKeys | None, depth: int) -> list[Explanation]:
-    """Explain a job in the named group, or in every known group."""
-    async with connected(settings, named) as (client, server):
-        groups = await known_or_named(client, settings, named)
-        jobs = [(keys, await find_job(client, keys, job, depth=depth)) for keys in groups]
-        shown = [keys for keys, found in jobs if found.is_known] or groups
-        snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server, shown)
-        states = {state.pair: state for state in snapshot.groups}
-        return [explain(found, states[keys.pair], snapshot) for keys, found in jobs if keys in shown]
-
-
-def _nothing_found(job: str, found: list[Explanation], depth: int) -> str:
-    searched = ", ".join(one.group.pair for one in found)
-    if not searched:
+def _nothing_found(job: str, searched: list[FoundJob], depth: int) -> str:
+    pairs = ", ".join(one.keys.pair for one in searched)
+    if not pairs:
         return f"job {job!r} was not found: no group is known. Name one with --group."
-    if all(one.job.complete for one in found):
-        return f"job {job!r} was not found in {searched}. Check the ID."
-    return f"job {job!r} was not found in the newest {depth} entries of {searched}. Check the ID, or raise --depth."
+    if all(one.complete for one in searched):
+        return f"job {job!r} was not found in {pairs}. Check the ID."
+    return f"job {job!r} was not found in the newest {depth} entries of {pairs}. Check the ID, or raise --depth."
 
 
-def explanation_lines(one: Explanation) -> list[str]:
+def _lines(one: Explanation) -> list[str]:
     """Return the screen for one group."""
-    job, group = one.job, one.group
+    job, group, now_ms = one.job, one.group, one.snapshot.now_ms
+    is_pending = job.place is Place.PENDING
+    facts = {
+        "where": f"{job.source} {job.entry_id}".strip(),
+        "owner": job.owner if is_pending else "",
+        "idle": f"{duration(max(0, job.idle_ms))} of {duration(one.visibility_ms)}" if is_pending else "",
+        "deliveries": f"{one.deliveries} of {one.max_deliveries}" if job.place is not Place.SETTLED else "",
+        "generation": str(job.generation or ""),
+        "age": duration(max(0, now_ms - job.first_ms)) if job.first_ms else "",
+        "reason": f"{job.reason}: {job.error}" if job.error else job.reason,
+        "recovery": group.mode and f"{group.mode}, {group.policy}",
+        "holder": group.held_by
+        and f"{group.held_by} (token {group.token}, lease {duration(group.lease_left_ms)} left)",
+        "next": one.next_step()[1],
+    }
     lines = [f"{styled(f'job {job.job_id or job.wanted}', 'bold')}  {group.pair}  {job.place}"]
-    lines += [_row(name, value) for name, value in _facts(one) if value]
-    lines.append(_row("next", one.next))
-    lines += [_row("but", styled(obstacle, "yellow")) for obstacle in one.obstacles]
+    lines += [_row(name, value) for name, value in facts.items() if value]
+    lines += [_row("but", styled(obstacle, "yellow")) for obstacle in one.obstacles()]
     if job.events:
-        lines += ["", "  journal"]
-        lines += [f"    {_event_line(event, one.now_ms)}" for event in job.events]
+        lines += ["", "  journal", *(f"    {_event_line(event, now_ms)}" for event in job.events)]
     return lines
 
 
 def _row(name: str, value: str) -> str:
     return f"  {styled(f'{name:<11}', 'dim')}{value}"
-
-
-def _facts(one: Explanation) -> list[tuple[str, str]]:
-    job, group = one.job, one.group
-    pending = job.place is Place.PENDING
-    return [
-        ("where", f"{job.source} {job.entry_id}".strip()),
-        ("owner", job.owner if pending else ""),
-        (
-            "idle",
-            f"{duration(job.idle_ms)} of {duration(visibility_of(job, group))}" if pending and job.idle_ms >= 0 else "",
-        ),
-        (
-            "deliveries",
-            f"{one.deliveries} of {one.max_deliveries}" if job.place is not Place.SETTLED else "",
-        ),
-        ("generation", str(job.generation) if job.generation else ""),
-        ("age", duration(max(0, one.now_ms - job.first_ms)) if job.first_ms else ""),
-        ("consumers", ", ".join(job.consumers)),
-        ("reason", f"{job.reason}: {job.error}" if job.error else job.reason),
-        ("recovery", group.mode and f"{group.mode}, {group.policy}"),
-        ("holder", one.holder and f"{one.holder} (token {one.token}, lease {duration(one.lease_left_ms)} left)"),
-    ]
 
 
 def _event_line(event: LifecycleEvent, now_ms: int) -> str:

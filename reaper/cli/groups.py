@@ -1,10 +1,10 @@
 """``reaper groups``: create, pause, resume or forget a group."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
-from reaper.cli.init import init
 from reaper.cli.options import (
     connected,
     group_argument,
@@ -13,23 +13,50 @@ from reaper.cli.options import (
     operator_options,
     yes_option,
 )
-from reaper.cli.requeue import requeue
-from reaper.operations.groups import check_exists, known_groups, set_paused
+from reaper.cli.ready_again import requeue
+from reaper.operations.groups import FROM_NOW, FROM_START, check_exists, create_group, known_groups, set_paused
 from reaper.operations.groups import forget as forget_group
 from reaper.settings import ReaperSettings
-from workers.protocol.calls import Journal
 from workers.protocol.keys import GroupKeys
-from workers.runtime.options import examples, help_end
+from workers.runtime.options import GroupType, examples, help_end
 from workers.runtime.printing import confirm, show, show_json
 
 
-@click.group(epilog=examples("reaper groups init orders/billing", "reaper groups pause orders/billing"))
+@click.group(epilog=examples("reaper groups create orders/billing", "reaper groups pause orders/billing"))
 def groups() -> None:
     """Create, pause, resume or forget a group."""
 
 
-groups.add_command(init)
 groups.add_command(requeue)
+_STARTS = {"start": FROM_START, "now": FROM_NOW}
+
+
+@groups.command(
+    epilog=help_end(
+        "reaper groups create orders/billing",
+        "reaper groups create orders/billing mail/sender --from now",
+        ok="the groups exist",
+    )
+)
+@click.argument("groups", metavar="STREAM/GROUP…", nargs=-1, required=True, type=GroupType())
+@click.option(
+    "--from",
+    "begin",
+    type=click.Choice(sorted(_STARTS)),
+    default="start",
+    show_default=True,
+    help="First entry of a new group: the oldest one, or the next one that is added.",
+)
+@json_option
+@operator_options
+async def create(groups: Sequence[GroupKeys], begin: str, machine: bool, settings: ReaperSettings) -> None:
+    """Create consumer groups, and streams that do not exist."""
+    async with connected(settings) as (client, _):
+        created = {keys.pair: await create_group(client, keys, _STARTS[begin]) for keys in groups}
+    if machine:
+        show_json([{"group": pair, "created": is_new} for pair, is_new in created.items()])
+    else:
+        show(*(f"{pair}: {'created' if is_new else 'already exists'}" for pair, is_new in created.items()))
 
 
 @groups.command(
@@ -96,7 +123,7 @@ async def forget(keys: GroupKeys, with_dead_letters: bool, yes: bool, machine: b
             namespace=settings.namespace,
             dead_letters=with_dead_letters,
             known=await known_groups(client, settings),
-            journal=Journal.at(settings.journal, settings.journal_maxlen),
+            journal_limit=settings.journal_limit,
         )
     if machine:
         show_json({"group": keys.pair, **asdict(forgotten)})

@@ -7,10 +7,10 @@ import click
 from reaper.cli.acl import acl
 from reaper.cli.dead_letters import dead_letters
 from reaper.cli.doctor import doctor
+from reaper.cli.drain import drain_command
 from reaper.cli.explain import explain_command
 from reaper.cli.groups import groups
 from reaper.cli.lazy import LazyGroup
-from reaper.cli.replicas import drain_command, replicas
 from reaper.cli.run import run
 from reaper.cli.status import status
 from reaper.cli.watch import watch
@@ -38,7 +38,7 @@ def main(context: click.Context) -> None:
         context.color = False
 
 
-for command in (run, status, replicas, drain_command, groups, watch, dead_letters, explain_command, doctor, acl):
+for command in (run, status, drain_command, groups, watch, dead_letters, explain_command, doctor, acl):
     main.add_command(command)
 main.add_lazy("drill", "reaper.drill.cli", "Break an installation on purpose, and account for every job.")
 main.add_lazy("demo", "reaper.drill.cli", "Play the drill without recovery, with reapers, and embedded.")

@@ -18,10 +18,10 @@ from reaper.settings import ReaperSettings
 from workers.protocol.address import shown_address
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
-from workers.protocol.keys import GroupKeys
+from workers.protocol.keys import GroupKeys, NamespaceKeys
 from workers.protocol.meaning import in_words, is_wrong_type
 from workers.protocol.server import check_server
-from workers.runtime.options import GroupType, errors_as_sentences, format_option, settings_options
+from workers.runtime.options import NEGATIVE_EXIT, GroupType, errors_as_sentences, format_option, settings_options
 from workers.runtime.settings import load_settings
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -38,8 +38,9 @@ json_option = format_option()
 def reaper_settings(asked: Collection[str], helps: Mapping[str, str] | None = None) -> Callable[[CommandT], CommandT]:
     """Return a decorator that adds ``--config`` and an option for each setting in ``asked``.
 
-    The command gets ``settings``, and can be ``async``. Its errors are printed as sentences. ``helps``: help texts of
-    options that mean something else for this command than for the service.
+    The command gets ``settings``, and can be ``async``. A command that returns False ends with the exit code of a
+    negative result. Errors are printed as sentences. ``helps``: help texts of options that mean something else for this
+    command than for the service.
     """
 
     def decorate(command: CommandT) -> CommandT:
@@ -49,7 +50,9 @@ def reaper_settings(asked: Collection[str], helps: Mapping[str, str] | None = No
             with errors_as_sentences():
                 settings = load_settings(ReaperSettings, flags=flags, file=config)
                 run = partial(command, *args, settings=settings, **given)
-                return anyio.run(run) if iscoroutinefunction(unwrap(command)) else run()
+                result = anyio.run(run) if iscoroutinefunction(unwrap(command)) else run()
+            if result is False:
+                click.get_current_context().exit(NEGATIVE_EXIT)
 
         others = ReaperSettings.model_fields.keys() - set(asked)
         return settings_options(ReaperSettings, exclude=others, helps=helps)(cast("CommandT", with_settings))
@@ -59,7 +62,7 @@ def reaper_settings(asked: Collection[str], helps: Mapping[str, str] | None = No
 
 operator_options = reaper_settings(("redis_url", "namespace"))
 """The settings of a command for one group: the address of Redis, and the namespace of the replicas."""
-journaling_options = reaper_settings(("redis_url", "namespace", "journal"), {"journal": "Events that are recorded."})
+journaling_options = reaper_settings(("redis_url", "namespace", "journal"))
 """The same for a command that records events in the journal."""
 _GROUPS_HELP = "Groups without a live replica, as STREAM/GROUP,…; groups of live replicas are included anyway."
 groups_options = reaper_settings(("redis_url", "namespace", "groups"), {"groups": _GROUPS_HELP})
@@ -81,19 +84,23 @@ async def connected(settings: ReaperSettings, named: GroupKeys | None = None) ->
         server = str(await check_server(client, settings.redis_url))
         yield client, server
     except RedisError as error:
-        found = await _foreign(client, settings, named) if is_wrong_type(error) else ""
-        if found:
-            raise ConfigurationError(f"{found}: another program uses this name. Rename one of them.") from error
+        if is_wrong_type(error):
+            await _check_types(client, settings, named)
         raise UnreachableError(f"Redis at {shown_address(settings.redis_url)!r} failed: {in_words(error)}") from error
     finally:
         await client.aclose()
 
 
-async def _foreign(client: Redis, settings: ReaperSettings, named: GroupKeys | None) -> str:
+async def _check_types(client: Redis, settings: ReaperSettings, named: GroupKeys | None) -> None:
+    """Raise ConfigurationError if keys of the namespace or of the groups have another type."""
+    places: list[GroupKeys | NamespaceKeys] = [
+        settings.namespace_keys,
+        *(group.keys for group in settings.groups),
+        *([named] if named else []),
+    ]
     with suppress(RedisError):
-        found = await foreign_keys(client, [settings.namespace_keys, *(group.keys for group in settings.watched)])
-        return found or await foreign_keys(client, [*await known_groups(client, settings), *([named] if named else [])])
-    return ""
+        if found := await foreign_keys(client, places):
+            raise ConfigurationError(f"{found}: another program uses this name. Rename one of them.")
 
 
 async def known_or_named(client: Redis, settings: ReaperSettings, named: GroupKeys | None) -> list[GroupKeys]:

@@ -12,7 +12,7 @@ from reaper.operations.words import duration
 from reaper.reasons import FEW_GROUPS
 from reaper.settings import ReaperSettings
 from workers.protocol.messages import counted
-from workers.runtime.options import NEGATIVE_EXIT, help_end
+from workers.runtime.options import help_end
 from workers.runtime.printing import show, show_json, styled
 
 
@@ -29,35 +29,63 @@ from workers.runtime.printing import show, show_json, styled
 @json_option
 @click.option("--group", "glob", metavar="GLOB", default="", help="Show the groups that match, as STREAM/GROUP.")
 @click.option("--all", "glob", flag_value="*", help="Show all groups. Of many, only the worst are shown by default.")
-@click.pass_context
-async def status(context: click.Context, /, machine: bool, glob: str, settings: ReaperSettings) -> None:
+async def status(machine: bool, glob: str, settings: ReaperSettings) -> bool:
     """Show the replicas, the groups and their problems."""
     async with connected(settings) as (client, server):
-        snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server, glob=glob)
+        snapshot = await take_snapshot(client, settings.namespace_keys, settings.groups, server, glob=glob)
     problems = judge(snapshot)
     if machine:
         show_json(as_json(snapshot, problems))
     else:
-        show(*status_lines(snapshot, problems))
-    context.exit(NEGATIVE_EXIT if problems else 0)
+        show(*_screen(snapshot, problems))
+    return not problems
 
 
-# --- the screen ---------------------------------------------------------------------------------------------
-
-
-def status_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
-    """Return the screen of ``reaper status``, with colours (they are taken out where they do not belong)."""
-    lines = [*_replica_lines(snapshot)]
+def _screen(snapshot: Snapshot, problems: Sequence[Problem]) -> Iterator[str]:
+    """Yield the lines of the screen."""
+    yield from _replica_lines(snapshot)
     is_brief = len(snapshot.groups) + snapshot.left_out > FEW_GROUPS
     if is_brief:
-        lines += [*_pattern_lines(snapshot), ""]
+        yield from _pattern_lines(snapshot)
+        yield ""
     for group in snapshot.groups:
         troubles = [problem.text for problem in problems if problem.group == group.pair]
-        lines += [_brief_line(group, troubles)] if is_brief else ["", *_group_lines(snapshot, group, troubles)]
+        title = f"{styled(group.pair, 'bold')}  {styled(*(('degraded', 'red') if troubles else ('healthy', 'green')))}"
+        if is_brief:
+            holder = f"holder {group.held_by}" if group.held_by else ""
+            facts = [holder, _ready(group.main), _pending(group.main), f"dead letters {group.dead_letters}", *troubles]
+            yield f"{title}  {' · '.join(filter(None, facts))}"
+        else:
+            yield from ("", title, *_group_lines(snapshot, group))
     if snapshot.left_out:
-        lines.append(f"… and {counted(snapshot.left_out, 'more group')}: see --group GLOB, or --all")
-    lines += ["", *_verdict_lines(problems, folded(remarks(snapshot)))]
-    return lines
+        yield f"… and {counted(snapshot.left_out, 'more group')}: see --group GLOB, or --all"
+    yield ""
+    for remark in folded(remarks(snapshot)):
+        yield f"{styled('note', 'yellow')}  {remark}"
+    yield styled("degraded", "red", "bold") if problems else styled("healthy", "green", "bold")
+    for line in folded((problem.group, problem.text) for problem in problems):
+        yield f"  - {line}"
+
+
+def _row(label: str, *parts: str) -> str:
+    return f"  {styled(f'{label:<10}', 'dim')}{' · '.join(filter(None, parts))}"
+
+
+def _replica_lines(snapshot: Snapshot) -> Iterator[str]:
+    yield _row("namespace", snapshot.namespace)
+    yield _row("server", snapshot.server)
+    live, silent = snapshot.live, snapshot.silent
+    none = styled("none", "yellow" if snapshot.needs_no_reaper else "red")
+    yield _row("replicas", f"{len(live)} live" if live else none, f"{len(silent)} silent" if silent else "")
+    for replica in live:
+        does = (
+            f"observes {counted(replica.watched, 'group')}"
+            if replica.observe
+            else f"holds {replica.held} of {counted(replica.watched, 'group')}"
+        )
+        started = f"started {duration(max(0, snapshot.now_ms - replica.started_ms))} ago"
+        drained = styled("drained", "yellow") if replica.id in snapshot.drained else ""
+        yield _row("", styled(replica.id, "bold"), does, started, drained)
 
 
 def _pattern_lines(snapshot: Snapshot) -> Iterator[str]:
@@ -67,43 +95,7 @@ def _pattern_lines(snapshot: Snapshot) -> Iterator[str]:
         yield _row("" if number else "patterns", styled(pattern or "(named)", "bold"), numbers, *problems)
 
 
-def _state(troubles: Sequence[str]) -> str:
-    return styled("degraded", "red") if troubles else styled("healthy", "green")
-
-
-def _brief_line(group: GroupState, troubles: Sequence[str]) -> str:
-    holder = f"holder {group.held_by}" if group.held_by else ""
-    facts = [holder, _ready(group.main), _pending(group.main), f"dead letters {group.dead_letters}", *troubles]
-    return f"{styled(group.pair, 'bold')}  {_state(troubles)}  {' · '.join(filter(None, facts))}"
-
-
-def _row(label: str, *parts: str) -> str:
-    return f"  {styled(f'{label:<10}', 'dim')}{' · '.join(part for part in parts if part)}"
-
-
-def _replica_lines(snapshot: Snapshot) -> Iterator[str]:
-    yield _row("namespace", snapshot.namespace)
-    yield _row("server", snapshot.server)
-    if snapshot.live:
-        yield _row(
-            "replicas", f"{len(snapshot.live)} live", f"{len(snapshot.silent)} silent" if snapshot.silent else ""
-        )
-    elif snapshot.is_tried_out:
-        yield _row("replicas", styled(f"none, {', '.join(one.id for one in snapshot.observers)} observes", "yellow"))
-    else:
-        yield _row("replicas", styled("none", "yellow" if snapshot.needs_no_reaper else "red"))
-    for replica in snapshot.live:
-        groups = counted(snapshot.holds(replica.id), "group")
-        yield _row(
-            "",
-            styled(replica.id, "bold"),
-            f"{'observes' if replica.observe else 'holds'} {groups}",
-            styled("drained", "yellow") if replica.id in snapshot.drained else "",
-        )
-
-
-def _group_lines(snapshot: Snapshot, group: GroupState, troubles: Sequence[str]) -> Iterator[str]:
-    yield f"{styled(group.pair, 'bold')}  {_state(troubles)}"
+def _group_lines(snapshot: Snapshot, group: GroupState) -> Iterator[str]:
     yield _row(
         "recovery",
         group.mode or "not agreed",
@@ -122,7 +114,12 @@ def _group_lines(snapshot: Snapshot, group: GroupState, troubles: Sequence[str])
     )
     if group.retry.entries or group.policy == "retry-stream":
         yield _row("retries", _ready(group.retry), _pending(group.retry))
-    yield from _holder_lines(snapshot, group)
+    if group.holder:
+        left = f"lease {duration(group.lease_left_ms)} left"
+        yield _row("holder", styled(group.held_by, "bold"), f"token {group.token}", left)
+    elif not group.recovers_itself:
+        yield _row("holder", "none", f"observed by {group.served_by}" if group.served_by else "")
+    yield _row("watched", *_reported(snapshot, group))
     silent = len(group.main.silent) + len(group.retry.silent)
     yield _row("consumers", str(group.main.consumers), f"silent with deliveries {silent}" if silent else "")
 
@@ -134,44 +131,21 @@ def _ready(source: SourceState) -> str:
 
 
 def _pending(source: SourceState) -> str:
-    if source.oldest_pending_ms is None:
-        return f"pending {source.pending}"
-    if source.oldest_pending_ms < 0:
-        return f"pending {source.pending} (oldest: owned by nobody)"
-    return f"pending {source.pending} (oldest idle {duration(source.oldest_pending_ms)})"
+    idle = f" (oldest idle {duration(source.oldest_pending_ms)})" if source.oldest_pending_ms is not None else ""
+    return f"pending {source.pending}{idle}"
 
 
-def _holder_lines(snapshot: Snapshot, group: GroupState) -> Iterator[str]:
+def _reported(snapshot: Snapshot, group: GroupState) -> Iterator[str]:
     report = group.report
-    if group.holder:
-        left = f"lease {duration(group.lease_left_ms)} left"
-        yield _row("holder", styled(group.held_by, "bold"), f"token {group.token}", left)
-    elif not group.recovers_itself:
-        yield _row("holder", "none", f"observed by {group.served_by}" if group.served_by else "")
     if report is None:
-        yield _row("watched", "no report", f"recovered {group.recovered}")
+        yield from ("no report", f"recovered {group.recovered}")
         return
-    since = snapshot.now_ms - group.reported_ms
-    due = "none" if report.next_due_ms is None else duration(max(0, report.next_due_ms - since))
-    scanned = (
-        duration(max(0, group.reported_ms - report.last_scan_ms)) + " before" if report.last_scan_ms else "not yet"
-    )
-    yield _row(
-        "watched",
-        f"timers {report.timers}",
-        f"next due {due}",
-        f"recovered {group.recovered} ({report.recovered} this term)",
-        *([f"stale writes refused {group.stale_writes_refused}"] if group.stale_writes_refused else []),
-        f"reported {duration(max(0, since))} ago, last scan {scanned}",
-    )
-
-
-def _verdict_lines(problems: Sequence[Problem], notes: Sequence[str]) -> Iterator[str]:
-    for remark in notes:
-        yield f"{styled('note', 'yellow')}  {remark}"
-    if not problems:
-        yield styled("healthy", "green", "bold")
-        return
-    yield styled("degraded", "red", "bold")
-    for line in folded((problem.group, problem.text) for problem in problems):
-        yield f"  - {line}"
+    since_ms = snapshot.now_ms - group.reported_ms
+    due = "none" if report.next_due_ms is None else duration(max(0, report.next_due_ms - since_ms))
+    yield f"timers {report.timers}"
+    yield f"next due {due}"
+    yield f"recovered {group.recovered} ({report.recovered} this term)"
+    yield f"stale writes refused {group.stale_writes_refused}" if group.stale_writes_refused else ""
+    scan_ms = group.reported_ms - report.last_scan_ms
+    scanned = f"{duration(max(0, scan_ms))} before" if report.last_scan_ms else "not yet"
+    yield f"reported {duration(max(0, since_ms))} ago, last scan {scanned}"

@@ -20,16 +20,11 @@ BARE_WORKER = Path(__file__).with_name("bare_worker.py")
 
 def slots(stage: Stage) -> list[Slot]:
     """Return the slots of the workers (the last one may be bare) and of the reapers."""
-    count = stage.settings.workers
-    workers = [_worker_slot(stage, n) for n in range(1, count + 1)]
+    workers = [Slot(f"w{n + 1}", Role.WORKER, partial(_worker, stage)) for n in range(stage.settings.workers)]
+    if stage.settings.has_bare_worker:
+        workers[-1] = Slot(workers[-1].name, Role.BARE_WORKER, partial(_bare, stage))
     reapers = range(1, stage.settings.reapers + 1) if stage.recovery.by_reapers else ()
     return workers + [Slot(f"r{n}", Role.REAPER, partial(_reaper, stage)) for n in reapers]
-
-
-def _worker_slot(stage: Stage, n: int) -> Slot:
-    if n == stage.settings.workers and stage.settings.has_bare_worker:
-        return Slot(f"w{n}", Role.BARE_WORKER, partial(_bare, stage))
-    return Slot(f"w{n}", Role.WORKER, partial(_worker, stage))
 
 
 def _worker(stage: Stage, name: str) -> Command:

@@ -50,7 +50,7 @@ Where no reapers run, pause-holder only kills a worker, and the other faults of 
 _FIELDS = DrillSettings.model_fields
 _redis_option = click.option("--redis-url", envvar="REAPER_REDIS_URL", help=_FIELDS["redis_url"].description)
 _output_option = output_option(help="Write the report to this JSON file.")
-_format_option = format_option("Print text, or nothing but the report as JSON.")
+_format_option = format_option("Print text, or only the report as JSON.")
 
 
 @click.command(
@@ -128,11 +128,11 @@ def demo(output: Path | None, machine: bool, **flags: Any) -> None:
 def _next_steps(program: str) -> list[str]:
     """Return commands that can be typed: ``make demo`` starts a ``program`` that is not on the PATH."""
     reaper = "reaper" if shutil.which("reaper") or program.endswith(".py") else program
-    drill_help, init = f"{reaper} drill --help", f"{reaper} groups init orders/billing"
+    drill_help, create = f"{reaper} drill --help", f"{reaper} groups create orders/billing"
     return [
-        f"next: {drill_help:<{len(init)}}   choose faults and traces",
-        f"      {init}   create a group on your Redis",
-        f"      {'docs/README.md':<{len(init)}}   documentation",
+        f"next: {drill_help:<{len(create)}}   choose faults and traces",
+        f"      {create}   create a group on your Redis",
+        f"      {'docs/README.md':<{len(create)}}   documentation",
     ]
 
 

@@ -98,7 +98,7 @@ async def _perform(
 
 
 def _check_space(folder: Path) -> None:
-    """Raise OSError on a full disk, because a worker that cannot write its lines seems to have done nothing."""
+    """Raise OSError on a full disk, because the drill knows an execution only by the lines that the worker writes."""
     if shutil.disk_usage(folder).free < 8_192:  # bytes: a file system may keep a page for itself
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 

@@ -91,8 +91,8 @@ class HolderFaults:
     async def _catch_holder(self) -> ProcessRun | None:
         """Return the holder once it is stopped with something overdue in its hands.
 
-        Timers are hints, so most calls are about jobs that were settled long ago. A holder that was stopped before such
-        a call continues at once.
+        Timers are hints, so most calls are about jobs that were settled long ago. A holder that was stopped before
+        one of these continues at once.
         """
         folder, supervisor = self.tools.stage.failpoints, self.tools.supervisor
         if failpoints.is_armed(folder, FAILPOINT):
@@ -135,5 +135,5 @@ class HolderFaults:
         await tools.within(PATIENCE_S, lambda: self._stale_writes() > refused)
 
     def _stale_writes(self) -> int:
-        """Return how many writes of earlier terms were refused. A replica journals nothing when it finds that out."""
+        """Return how many writes of earlier terms were refused. A replica writes no event when it notices this."""
         return sum(is_stale_write(event) for event in self.tools.witness.events)

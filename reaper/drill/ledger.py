@@ -171,7 +171,7 @@ def _losses(evidence: Evidence, found: Mapping[str, Fate]) -> tuple[Loss, ...]:
 
 def _unexpected_ends(evidence: Evidence) -> tuple[str, ...]:
     return tuple(
-        f"{run.name} (exit code {run.exit_code}{', after it was told to stop' if run.stopped else ''})"
+        f"{run.name} (exit code {run.exit_code}{', after a request to stop' if run.stopped else ''})"
         for run in evidence.processes
         if run.ended_at is not None and run.killed_at is None and run.name not in evidence.poisoned
         if not (run.stopped and run.exit_code in (0, -signal.SIGTERM))

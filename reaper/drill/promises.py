@@ -312,7 +312,7 @@ def _dead_letters_wrong(history: History) -> Iterator[str]:
 
 def _letter_wrong(history: History, letter: DeadJob) -> Iterator[str]:
     if letter.job not in history.enqueued:
-        yield f"I5: there is a dead letter of job {letter.job}, which nobody enqueued"
+        yield f"I5: there is a dead letter of job {letter.job}, which no producer enqueued"
     elif list(letter.payload) != list(history.enqueued[letter.job]):
         yield f"I5: the dead letter of job {letter.job} holds {letter.payload!r} instead of its payload"
     if letter.reason != "max_deliveries":
@@ -321,7 +321,7 @@ def _letter_wrong(history: History, letter: DeadJob) -> Iterator[str]:
     if letter.deliveries < least:
         yield f"I5: job {letter.job} was given up after {letter.deliveries} of {least} deliveries"
     if history.poison is not None and letter.job not in history.poison:
-        yield f"I5: job {letter.job} is no poison and was dead-lettered with others"
+        yield f"I5: job {letter.job} is not a poison job, but became a dead letter"
 
 
 def _is_innocent(history: History, letter: DeadJob) -> bool:

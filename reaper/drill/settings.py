@@ -45,16 +45,16 @@ class DrillSettings(Section):
     )
     speedup: float = Field(1.0, gt=0, description="Replay arrivals this many times faster.")
     limit: int | None = Field(None, ge=1, description="Replay no more than this many jobs.")
-    prefill_ms: float = Field(_TOKENS.prefill / _MS, ge=0, le=MOST_MS, description="Duration of a context token.")
-    decode_ms: float = Field(_TOKENS.decode / _MS, ge=0, le=MOST_MS, description="Duration of a generated token.")
+    prefill_ms: float = Field(_TOKENS.prefill / _MS, ge=0, le=MOST_MS, description="Milliseconds per context token.")
+    decode_ms: float = Field(_TOKENS.decode / _MS, ge=0, le=MOST_MS, description="Milliseconds per generated token.")
     workers: int = Field(4, ge=1, le=1_000, description="Worker processes.")
     concurrency: int = Field(16, ge=1, le=10_000, description="Jobs that a worker runs at a time (a bare one: 1).")
-    bare_worker: bool = Field(True, description="Let the last worker be a bare redis-py loop; without, all are alike.")
+    bare_worker: bool = Field(True, description="Make the last worker a bare redis-py loop.")
     reapers: int = Field(3, ge=0, le=100, description="Reaper replicas.")
     policy: Literal["stream", "in-place"] = Field(
         "stream",
-        description="How jobs are given back: by a copy to the stream's tail, or in-place, where all workers read with "
-        "CLAIM; that needs a Redis 8.4, on the PATH or named by --redis-url.",
+        description="How a recovered job becomes ready again: stream (a copy at the end of the stream), or in-place "
+        "(no copy; needs Redis 8.4, on the PATH or named by --redis-url).",
     )
     visibility_timeout: Seconds = seconds(
         2, "How long a delivery may go without a heartbeat.", least=SHORTEST_VISIBILITY
@@ -68,13 +68,14 @@ class DrillSettings(Section):
     )
     faults: tuple[Fault, ...] = Field(
         DEFAULT_FAULTS,
-        description=f"Repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}, as far as the trace goes.",
+        description="Repeatable. none: no fault. "
+        f"Default: {' '.join(map(str, DEFAULT_FAULTS))}, as many as the trace is long enough for.",
     )
     long_jobs: tuple[Fault, ...] = Field(
-        (), description="Add jobs at once, of one duration, such as 20@4+6: after 4 s, 20 jobs of 6 s. Repeatable."
+        (), description="Add jobs of one duration at once. 20@4+6 adds 20 jobs of 6 s after 4 s. Repeatable."
     )
-    quiet: bool = Field(False, description="Show nothing, and look at Redis once a second only: for measurements.")
-    seed: int = Field(1, description="Of the generated trace and the payloads.")
+    quiet: bool = Field(False, description="Print no progress, and read the state of Redis only once a second.")
+    seed: int = Field(1, description="Seed of the generated trace and the payloads.")
     files: Path | None = Field(None, description="Keep the ledgers and logs of all processes in this folder.")
 
     max_deliveries: int = 3
@@ -126,7 +127,7 @@ class DrillSettings(Section):
 
     @property
     def has_bare_worker(self) -> bool:
-        """Whether the last worker is a bare loop, if the recovery has such workers."""
+        """Whether the last worker is a bare loop, if the recovery has plain workers."""
         return self.bare_worker and self.workers > 1
 
     def jobs(self) -> list[PlannedJob]:
@@ -158,7 +159,7 @@ class DrillSettings(Section):
     def for_jobs(self, jobs: Sequence[PlannedJob]) -> Self:
         """Return the settings for these jobs: without a bare worker if a job reaches the visibility timeout.
 
-        A bare loop sends no heartbeats, so such a job would start there again and again, and become a dead letter.
+        A bare loop sends no heartbeats, so these jobs would start again and again there, and become dead letters.
         """
         durations = [*(job.duration for job in jobs), *(fault.lasts for fault in self.added_jobs)]
         can_be_bare = max(durations, default=timedelta(0)) < self.shortest_visibility

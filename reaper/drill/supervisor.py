@@ -23,7 +23,7 @@ _FALSE_STARTS, _FALSE_START_S = 3, 5.0  # so many ends in a row that soon after 
 
 
 class ProcessFailedError(StreamReaperError):
-    """A process cannot be kept running. The message ends with what it printed last."""
+    """A process ends again and again. The message ends with its last output."""
 
 
 Command = tuple[Sequence[str], Mapping[str, str]]

@@ -1,9 +1,9 @@
-"""Traces: the arrival and the duration of each job. Pure functions, and one that reads a file.
+"""Traces, which are lists of arrivals and durations of jobs. One function reads a file. The others are pure.
 
 The format is that of the Azure LLM inference trace: ``TIMESTAMP,ContextTokens,GeneratedTokens``. A job takes context
 tokens times prefill time plus generated tokens times decode time, so most jobs are short, and a few are slow but alive.
 
-Errors name the options of a trace: ``--trace`` and the others.
+Errors name the options of a trace, for example ``--trace``.
 """
 
 import csv
@@ -64,7 +64,7 @@ def plan_jobs(requests: Iterable[Request], times: TokenTimes, *, speedup: float 
     """
     jobs = []
     for n, request in enumerate(requests, start=1):
-        # As numbers: the longest timedelta is shorter than what this is about.
+        # Numbers, because a trace can be longer than the longest timedelta.
         at_s = request.at.total_seconds() / speedup
         context_s = request.context_tokens * times.prefill.total_seconds()
         duration_s = context_s + request.generated_tokens * times.decode.total_seconds()
@@ -83,7 +83,7 @@ def plan_jobs(requests: Iterable[Request], times: TokenTimes, *, speedup: float 
 
 
 def generate_requests(seed: int, *, count: int, rate: float) -> list[Request]:
-    """Generate a trace: Poisson arrivals (``rate`` a second) and heavy-tailed token counts, by seed."""
+    """Generate a trace by seed, with Poisson arrivals (``rate`` a second) and heavy-tailed token counts."""
     draw, at_s, requests = random.Random(seed), 0.0, []
     for _ in range(count):
         context = min(_CONTEXT_MAX, max(1, round(_CONTEXT_MEDIAN * draw.lognormvariate(0.0, _CONTEXT_SIGMA))))

@@ -82,6 +82,5 @@ class Witness:
                     self.counts.update(event.event for event in told)
 
     async def _read_on(self, journal: str) -> Any:
-        is_of_namespace = journal == self.stage.namespace.journal
-        client = self.stage.namespace_client if is_of_namespace else self.stage.client
+        client = self.stage.namespace_client if journal == self.stage.namespace.journal else self.stage.client
         return await client.execute_command("XRANGE", journal, b"(" + self._journals[journal], "+", "COUNT", _PAGE)

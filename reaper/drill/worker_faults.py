@@ -30,7 +30,7 @@ class WorkerFaults:
         return "" if await self.kill_busy_workers(fault) else NOBODY_BUSY
 
     async def kill_busy_workers(self, fault: Fault, why: str = "") -> list[Pending]:
-        """Kill one worker or several; return the jobs that they had in flight, none if there is nothing left to hit."""
+        """Kill one worker or several, and return the jobs that they had in flight. None if no worker is left."""
         asked_at = anyio.current_time()
 
         async def strike() -> list[ProcessRun] | None:
@@ -72,8 +72,9 @@ class WorkerFaults:
     async def _caught(self, runs: Sequence[ProcessRun]) -> list[ProcessRun]:
         """Stop workers, and return those that may crash. They stay stopped, and the others continue.
 
-        A worker that runs a job on its last delivery is spared: a third crash makes a dead letter of it, as promised,
-        and a drill must know its dead letters beforehand. Without the stop it could begin such a job meanwhile.
+        A worker that runs a job on its last delivery is spared, because a third crash makes a dead letter of it, as
+        promised, and a drill must know its dead letters beforehand. The worker is stopped first, because otherwise it
+        could begin a job on its last delivery meanwhile.
         """
         tools, supervisor = self.tools, self.tools.supervisor
         stopped = list(runs)

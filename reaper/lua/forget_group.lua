@@ -1,17 +1,10 @@
 -- group of ours -> plain group: an operator removes what we keep of it; jobs that wait with us become ready first.
 --
--- KEYS[1] stream     orders                       stream
--- KEYS[2] retry      {orders}:retry:billing       stream
--- KEYS[3] schedule   {orders}:scheduled:billing   sorted set
--- KEYS[4] quarantine {orders}:quarantine:billing    hash
--- KEYS[5] dead       {orders}:dead:billing        stream
--- KEYS[6] lease      {orders}:lease:billing       string
--- KEYS[7] agreement  {orders}:group:billing       hash
--- KEYS[8] journal    {orders}:journal             stream
--- KEYS[9…] others    {orders}:group:*             hashes: agreements of the stream's other groups. The journal stays
---                                              while there is one
--- ARGV[1] group  ARGV[2] '1' = remove dead letters too  ARGV[3] payload bytes after which the rest of the jobs is put off
--- ARGV[4] policy, where the group has agreed on none  ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
+-- KEYS[1] to KEYS[8] as in keys.lua (KEYS[1] is the stream)
+-- KEYS[9] lease      {orders}:lease:billing  string
+-- KEYS[10…] others   {orders}:group:*        hashes: settings of the stream's other groups. The journal stays while there is one
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] policy, where the group has agreed on none
+-- ARGV[4] payload bytes after which the rest of the jobs is put off  ARGV[5] '1' = remove dead letters too
 --
 -- Returns {code, jobs made ready by this call, detail}:
 --   'done'           everything is removed that may be
@@ -21,40 +14,33 @@
 --   'no_group'       jobs wait in the schedule, and there is no group for which they could become ready
 --   'held'           a waiting job cannot be made ready; detail = why
 --   'retry_waiting'  the retry stream holds jobs that are not settled; detail = how many entries it has
---   'dead_letters'   dead letters are there, and ARGV[2] is not set; they stay, everything else is removed
+--   'dead_letters'   dead letters are there, and ARGV[5] is not set; they stay, everything else is removed
 -- Fence: the lease must be free, and no embedded worker may look after the group.
 
-local stream, retry, schedule, quarantine = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local dead, lease, agreement, journal = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local group, budget = ARGV[1], tonumber(ARGV[3])
-local maxlen = ARGV[5] == '1' and tonumber(ARGV[6]) or 0
-
+--- @keys
 --- @prelude
 
+local budget = tonumber(ARGV[4])
 local PAGE = 100
 
-local found = redis.call('GET', lease) or ''
+local found = redis.call('GET', KEYS[9]) or ''
 if found ~= '' then
   return { 'served', 0, found }
 end
-if redis.call('HGET', agreement, 'recovery') == 'embedded' then
+if redis.call('HGET', settings, 'recovery') == 'embedded' then
   local served_by
-  each_registration(agreement, function(field, until_ms)
-    if until_ms and until_ms > at then
-      served_by = string.sub(field, 8)
-    end
+  each_registration(settings, function(consumer, until_ms)
+    served_by = until_ms and until_ms > at and consumer or served_by
   end)
   if served_by then
     return { 'embedded', 0, served_by }
   end
 end
--- Harmless, and a write: what follows then works under maxmemory.
-redis.call('HDEL', agreement, '')
-redis.call('ZREM', schedule, '') -- what follows a copy is asked for before it (open_for_writing)
+open_for_writing(stream, group)
+redis.call('ZREM', schedule, '') -- asks for the right before there is a copy
 
 local moved = 0
-local policy = redis.call('HGET', agreement, 'policy') or ARGV[4]
-local target = (policy == 'retry-stream' or layout_refusal('stream', stream, at)) and retry or stream
+local target = target_for_operators(redis.call('HGET', settings, 'policy') or ARGV[3])
 
 local function move(member)
   local job = unpacked(member)
@@ -108,17 +94,17 @@ if not retry_is_settled() then
   return { 'retry_waiting', moved, redis.call('XLEN', retry) }
 end
 
-redis.call('DEL', agreement, quarantine, schedule)
+redis.call('DEL', settings, quarantine, schedule)
 redis.call('UNLINK', retry)
 local other = false
-for i = 9, #KEYS do
+for i = 10, #KEYS do
   other = other or redis.call('EXISTS', KEYS[i]) == 1
 end
 if not other then
   redis.call('UNLINK', journal)
 end
 local letters = redis.call('EXISTS', dead) == 1 and redis.call('XLEN', dead) or 0
-if letters > 0 and ARGV[2] ~= '1' then
+if letters > 0 and ARGV[5] ~= '1' then
   return { 'dead_letters', moved, letters }
 end
 redis.call('UNLINK', dead)

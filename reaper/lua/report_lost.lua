@@ -4,27 +4,23 @@
 -- The caller leaves out entries that the journal names as settled. The script leaves out entries that are pending again, entries whose
 -- payload is gone, and entries behind the group's position, because the group delivers those again.
 --
--- KEYS[1] source     orders, or {orders}:retry:billing   stream in which the deliveries were pending
--- KEYS[2] lease      {orders}:lease:billing              string
--- KEYS[3] agreement  {orders}:group:billing              hash
--- KEYS[4] journal    {orders}:journal                    stream
--- ARGV[1] lease of the caller  ARGV[2] group  ARGV[3] consumer that held the deliveries
--- ARGV[4] '1' = nobody can have acknowledged them ('0' = in doubt)  ARGV[5] 'stream' | 'retry': which of the two `source` is
--- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
--- ARGV[9…] entry IDs
+-- KEYS[1] to KEYS[8] as in keys.lua (KEYS[1] is the stream in which the deliveries were pending)
+-- KEYS[9] lease  {orders}:lease:billing  string
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] lease of the caller  ARGV[4] token
+-- ARGV[5] consumer that held the deliveries  ARGV[6] '1' = nobody can have acknowledged them ('0' = in doubt)
+-- ARGV[7…] entry IDs
 --
 -- Returns {'ok', ID of a lost entry…} or {'stale', lease found}. Raises NOGROUP where the group is gone.
 -- Fence: the whole value is compared.
 
-local source, lease, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local own, group, consumer, is_certain, kind = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
-local maxlen, token = ARGV[6] == '1' and tonumber(ARGV[7]) or 0, ARGV[8]
-local first = 9
-
+--- @keys
 --- @prelude
 
-local found = redis.call('GET', lease) or ''
-if found ~= own then
+local holder, token, consumer, certain = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local first = 7
+
+local may, found = may_serve(holder, KEYS[9])
+if not may then
   return { 'stale', found }
 end
 open_for_writing(source, group)
@@ -41,11 +37,12 @@ for i = first, #ARGV do
     local job = open_job(entry_id, entry[2])
     reply[#reply + 1] = entry_id
     write_event({ 'event', 'lost_delivery', 'group', group, 'mode', 'reaper', 'token', token, 'entry', entry_id, 'job', job.id,
-      'source', kind, 'consumer', consumer, 'generation', job.generation, 'enqueued_ms', job.first_ms, 'certain', ARGV[4] })
+      'source', source == retry and 'retry' or 'stream', 'consumer', consumer, 'generation', job.generation,
+      'enqueued_ms', job.first_ms, 'certain', certain })
   end
 end
-if is_certain and #reply > 1 then
-  redis.call('HINCRBY', agreement, 'lost_delivery', #reply - 1)
-  redis.call('HSET', agreement, 'lost_delivery_ms', digits(at))
+if certain == '1' and #reply > 1 then
+  redis.call('HINCRBY', settings, 'lost_delivery', #reply - 1)
+  redis.call('HSET', settings, 'lost_delivery_ms', digits(at))
 end
 return reply

@@ -26,7 +26,6 @@ if redis.call('GET', lease) ~= holder then
 end
 redis.call('PEXPIRE', lease, ttl)
 local is_agreed = redis.call('HEXISTS', settings, 'token') -- a worker that joins after a loss writes all the rest
-note_served(settings, ttl)
 
 local failed = ''
 local function try(action, ...)

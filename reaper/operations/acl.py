@@ -43,7 +43,7 @@ _READS = (
     "xrevrange zcard zcount zrange zscore"
 )
 _WORKER = (
-    "exists hdel hget hincrby hlen hmget hset hsetnx publish xack xadd xclaim xdel xgroup|create xgroup|createconsumer "
+    "exists hdel hget hincrby hmget hset hsetnx publish xack xadd xclaim xdel xgroup|create xgroup|createconsumer "
     "xgroup|delconsumer xinfo|consumers xinfo|groups xinfo|stream xpending xrange xreadgroup zadd zrange"
 )
 _COMMANDS = {
@@ -53,10 +53,10 @@ _COMMANDS = {
     Role.READ_ONLY: _READS,
     Role.OPERATOR: f"{_READS} del hdel hset hsetnx unlink xack xadd xdel zadd zrem",
 }
-_EMBEDDED = "del get hgetall subscribe xlen zcard zcount zrangebyscore zrem"
-"""What embedded workers run besides: they recover, and remove a lease of the reaper."""
-_NEWER = {Role.WORKER: ("xnack",), Role.REAPER: ("xnack",)}
-"""Commands that only some servers know (Redis 8.8): others reject a rule that names one, and scripts do without."""
+_EMBEDDED = "get hgetall hlen pttl subscribe xlen zcard zcount zrangebyscore zrem"
+"""What embedded workers run besides, because they recover."""
+_NEWER = {Role.WORKER: ("+xnack",), Role.REAPER: ("+xnack",)}
+"""Other servers reject a rule with a command that they do not know, and scripts do without it."""
 _LOOKS_AT_ALL = (Role.REAPER, Role.READ_ONLY, Role.OPERATOR)
 """Who may use the keys of the namespace, and those of the stream besides those of its groups."""
 
@@ -73,30 +73,18 @@ class Rules:
     channels: tuple[str, ...]
     """The same for Pub/Sub."""
     newer: tuple[str, ...] = ()
-    """What is to be allowed besides where the server knows it (Redis 8.8)."""
+    """Further rules that only Redis 8.8 and later accept."""
 
+    @property
     def words(self) -> list[str]:
-        """Return the rules as ``ACL SETUSER`` takes them."""
-        return [
-            "resetkeys",
-            "resetchannels",
-            "-@all",
-            *(f"~{key}" for key in self.keys),
-            *(f"&{channel}" for channel in self.channels),
-            *(f"+{command}" for command in self.commands),
-        ]
+        """The rules as ``ACL SETUSER`` takes them."""
+        keys, channels = (f"~{key}" for key in self.keys), (f"&{channel}" for channel in self.channels)
+        return ["resetkeys", "resetchannels", "-@all", *keys, *channels, *(f"+{command}" for command in self.commands)]
 
-    def line(self, user: str) -> str:
-        """Return the whole command for redis-cli, without the password."""
-        return _line("ACL", "SETUSER", user, "on", ">PASSWORD", *self.words())
 
-    def newer_line(self, user: str) -> str:
-        """Return the command that adds the commands of some servers only, or ''."""
-        return _line("ACL", "SETUSER", user, *self.newer_words()) if self.newer else ""
-
-    def newer_words(self) -> list[str]:
-        """Return the rules that only some servers take."""
-        return [f"+{command}" for command in self.newer]
+def acl_line(user: str, words: Iterable[str]) -> str:
+    """Return the whole command for redis-cli."""
+    return " ".join(map(_quote, ("ACL", "SETUSER", user, *words)))
 
 
 def rules_of(
@@ -138,7 +126,7 @@ def _keys_in(role: Role, pair: GroupKeys, *, recovers: bool) -> Iterable[str]:
 def _keys_of_namespace(namespace: NamespaceKeys) -> Iterable[str]:
     yield from (_escape(getattr(namespace, one.name)) for one in fields(namespace) if one.name != "namespace")
     observing = namespace_keys(observers_of(namespace.namespace))  # `reaper status` reads their registrations, too
-    yield from map(_escape, (observing.replicas, observing.groups))
+    yield from map(_escape, (observing.replicas, observing.groups, observing.drained))
 
 
 def _channels_in(role: Role, pair: GroupKeys, *, recovers: bool) -> Iterable[str]:
@@ -168,10 +156,6 @@ def _to_connect(url: str) -> Iterable[str]:
 def _escape(name: str) -> str:
     """Escape wildcards, but for those of a pattern. A space cannot be written, so any character may be in its place."""
     return re.sub(r"\s", "?", redis_pattern(name))
-
-
-def _line(*words: str) -> str:
-    return " ".join(_quote(word) for word in words)
 
 
 def _quote(word: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads, selects and deletes dead letters (`reaper.operations.redrive` makes their jobs ready again).
+"""Reads, selects and deletes dead letters (`reaper.operations.ready_again` makes their jobs ready again).
 
 A dead letter is an entry of an ordinary stream. It has the job's own fields byte for byte, and then the fields of its
 end (``docs/protocol.md``).
@@ -53,7 +53,6 @@ class DeadLetter:
     """ID of the entry that was given up."""
     reason: str
     error: str
-    traceback: str
     last_ms: int
     """Time of the last delivery."""
     at_ms: int
@@ -105,23 +104,17 @@ def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:
         deliveries=metadata.deliveries,
         generation=metadata.generation,
         first_ms=metadata.first_ms,
-        consumers=read_names(found.get(FIELD_CONSUMERS, b"")),
+        consumers=tuple(name for name in text(found.get(FIELD_CONSUMERS, b"")).split(",") if name),
         stream=end(b"stream"),
         group=end(b"group"),
         source_entry=end(b"entry"),
         reason=end(b"reason"),
         error=end(b"error"),
-        traceback=end(b"traceback"),
         last_ms=whole_number(found.get(DEAD_PREFIX + b"last_ms"), 0),
         at_ms=whole_number(found.get(DEAD_PREFIX + b"at_ms"), entry_ms(entry_id)),
         traceparent=text(found.get(FIELD_TRACEPARENT, b"")),
         tracestate=text(found.get(FIELD_TRACESTATE, b"")),
     )
-
-
-def read_names(value: bytes) -> tuple[str, ...]:
-    """Read a list of consumers, with commas between the names."""
-    return tuple(name for name in text(value).split(",") if name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,33 +133,23 @@ class Selection:
 
 
 def check_ids(ids: Sequence[str]) -> tuple[str, ...]:
-    """Return ``ids`` without repetitions. Raises ConfigurationError where one is no entry ID."""
+    """Return ``ids`` without repetitions. Raises ConfigurationError for one that is no entry ID."""
     for entry_id in ids:
         if not is_entry_id(entry_id):
-            raise ConfigurationError(
-                f"{entry_id!r} is not the ID of a dead letter. Write an ID as in `reaper dead-letters list`, for "
-                "example 1766000000000-0."
-            )
+            raise ConfigurationError(f"{entry_id!r} is not an entry ID. Write it as it is listed: 1766000000000-0.")
     return tuple(dict.fromkeys(ids))
 
 
-def choose(
-    ids: Sequence[str],
-    *,
-    reason: str | None = None,
-    everything: bool = False,
-    has_age: bool = False,
-) -> Selection:
-    """Return what IDs and filters select, for commands and the status page.
+def choose(ids: Sequence[str], *, reason: str | None, everything: bool, has_age: bool = False) -> Selection:
+    """Return the selection by IDs and filters.
 
     Raises ConfigurationError if they select no letter, or contradict each other.
     """
-    checked = check_ids(ids)
     ways = [bool(ids), reason is not None or has_age, everything]
     if sum(ways) != 1:
-        given = "no dead letter is selected" if not any(ways) else "IDs, filters and --all exclude each other"
+        given = "IDs, filters and --all exclude each other" if any(ways) else "no dead letter is selected"
         raise ConfigurationError(f"{given}. Give IDs, or a filter such as --reason max_deliveries, or --all.")
-    return Selection(ids=checked, reason=reason)
+    return Selection(ids=check_ids(ids), reason=reason)
 
 
 async def find(client: Redis, keys: GroupKeys, entry_id: str) -> DeadLetter | None:
@@ -180,11 +163,10 @@ async def select(client: Redis, keys: GroupKeys, selection: Selection) -> AsyncI
 
     Later ones are left out, because a job that dies again would be redriven for ever.
     """
+    for entry_id in selection.ids:
+        if letter := await find(client, keys, entry_id):
+            yield letter
     if selection.ids:
-        for entry_id in selection.ids:
-            letter = await find(client, keys, entry_id)
-            if letter:
-                yield letter
         return
     newest: Any = await client.xrevrange(keys.dead, "+", "-", 1)
     start = "-"

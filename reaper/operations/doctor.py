@@ -1,195 +1,247 @@
-"""Judges an examination: each check that `reaper doctor` makes, with advice. Pure.
+"""The checks of `reaper doctor`: the findings of `reaper status`, and checks of the server and of single entries.
 
-It tells the problems and notes of `reaper status`, and what only a look at the server and at single entries shows.
+A check that the Redis user is not allowed to make is listed as unknown.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
 from math import ceil
+from typing import Any, TypeVar
 
-from reaper.operations.examination import Examination, GroupFacts, ServerFacts
-from reaper.operations.findings import NOT_SEEN, Finding, Level, note, ok, unknown, warning, wrong
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from reaper.layout import layout_refusal
+from reaper.operations.foreign_keys import foreign_keys
+from reaper.operations.groups import keys_of
 from reaper.operations.judgement import judge, remarks
+from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot
+from reaper.operations.streams import events_in, newest_first
 from reaper.operations.words import duration
+from reaper.reasons import MOST_WORST
+from reaper.settings import ReaperSettings, WatchedGroup
+from workers.protocol.calls.membership import DEFAULT_REDELIVERY
 from workers.protocol.calls.refusals import explained
-from workers.protocol.messages import counted
-from workers.protocol.server import in_words
+from workers.protocol.events import EventName
+from workers.protocol.keys import GroupKeys
+from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.messages import counted, entry_ms, entry_order, text
+from workers.protocol.server import knows_claim
+from workers.runtime.clock import server_ms
 from workers.runtime.settings import to_ms
 
-FIRST_WITH_DRYRUN = 7
-CLOCK_TOLERANCE_MS = 5_000
-STREAM_AHEAD_MS = 60_000
-FEWEST_RUN_TIMES = 20
-PERCENTILE = 0.99
+CLOCK_TOLERANCE_MS, STREAM_AHEAD_MS = 5_000, 60_000
+EVENTS_READ, EVENTS_OF_GROUPS = 5_000, 10
+"""Journal events that run times are read from, for each of this many groups. With more groups, fewer are read."""
+PENDING_READ = 100
+FEWEST_RUN_TIMES, PERCENTILE = 20, 0.99
+NOT_SEEN = "the user lacks the permission. `reaper acl read-only` prints the rules to apply."
+Result = TypeVar("Result")
 
 
-def diagnose(examined: Examination) -> tuple[Finding, ...]:
-    """Return the findings of every check, those that are fine included."""
-    found = [*_server(examined.server), _rights(examined.server, any_group=bool(examined.groups))]
-    found += _service(examined.snapshot) if examined.snapshot else [unknown("replicas", NOT_SEEN)]
-    if examined.foreign:
-        found.append(wrong("keys", f"{examined.foreign}: another program uses this name. Rename one of them."))
-    for facts in examined.groups:
-        found += _group(examined, facts)
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    NOTE = "note"
+    """Worth knowing; nothing is wrong."""
+    UNKNOWN = "unknown"
+    """The user lacks the permission to check it."""
+    WARNING = "warning"
+    """A risk to remove or to accept; nothing fails because of it now."""
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check."""
+
+    level: Level
+    check: str
+    text: str
+    group: str = ""
+    """The group, or empty if the finding concerns all."""
+
+
+ok = partial(Finding, Level.OK)
+note = partial(Finding, Level.NOTE)
+unknown = partial(Finding, Level.UNKNOWN)
+warning = partial(Finding, Level.WARNING)
+wrong = partial(Finding, Level.WRONG)
+
+
+async def diagnose(client: Redis, settings: ReaperSettings, release: str) -> list[Finding]:
+    """Return the findings of every check, those that passed included. Raises redis-py's errors without contact."""
+    wished = {f"{group.stream}/{group.group}": group for group in settings.watched}
+    found = await _check_server(client, f"{settings.namespace_keys.live}:absent", release)
+    snapshot = await _if_allowed(take_snapshot(client, settings.namespace_keys, settings.groups, release))
+    found += _check_service(snapshot) if snapshot else [unknown("replicas", NOT_SEEN)]
+    groups = [group.keys for group in snapshot.groups] if snapshot else keys_of(list(wished)[:MOST_WORST])
+    if foreign := await _if_allowed(foreign_keys(client, [settings.namespace_keys, *groups])):
+        found.append(wrong("keys", f"{foreign}: another program uses this name. Rename one of them."))
+    checked = settings.model_fields_set & {"visibility_timeout", "max_deliveries", "redelivery"}
+    events = EVENTS_READ // max(1, len(groups) // EVENTS_OF_GROUPS)
+    for keys in groups:
+        state, wish = snapshot.group(keys.pair) if snapshot else None, wished.get(keys.pair)
+        of_entries = await _if_allowed(_check_entries(client, keys, state, wish, events))
+        found += [unknown("group", NOT_SEEN, keys.pair)] if of_entries is None else of_entries
+        found += _not_in_force(state, wish) if state and wish and checked else ()
     bad = {finding.group for finding in found if finding.level in (Level.WRONG, Level.UNKNOWN)}
-    good = (facts.keys.pair for facts in examined.groups if facts.keys.pair not in bad)
-    return (*found, *(ok("group", "nothing is wrong", pair) for pair in good))
+    return [*found, *(ok("group", "no fault was found", keys.pair) for keys in groups if keys.pair not in bad)]
+
+
+async def _if_allowed(check: Awaitable[Result]) -> Result | None:
+    """Return the result of ``check``, or None if the user lacks the permission. Raises every other error."""
+    try:
+        return await check
+    except RedisError as error:
+        if meaning_of(error) is Meaning.DENIED:
+            return None
+        raise
+
+
+def _check_service(snapshot: Snapshot) -> Iterator[Finding]:
+    for problem in judge(snapshot):
+        yield wrong(str(problem.trouble) if problem.group else "replicas", problem.text, problem.group)
+    for pair, remark in remarks(snapshot):
+        yield note("group" if pair else "replicas", remark, pair)
+    for replica in snapshot.live:
+        yield ok("replicas", f"{replica.id} holds {counted(replica.held, 'group')}")
 
 
 # --- the server ---------------------------------------------------------------------------------------------
 
 
-def _server(server: ServerFacts) -> Iterator[Finding]:
-    features = in_words(server.capabilities)
-    release = f"{server.release} ({features})" if features else server.release
-    yield ok("server", f"{release}, answers within {server.round_trip_ms:.1f} ms")
-    yield _replication(server)
-    yield _eviction(server)
-    yield _persistence(server)
-    yield _clock(server)
-    if server.config is None:
-        yield unknown("config", "the user may not run CONFIG GET, which shows min-replicas-to-write and appendfsync")
+async def _check_server(client: Redis, absent_key: str, release: str) -> list[Finding]:
+    info: Any = await client.info()
+    began = time.perf_counter()
+    at_ms = await server_ms(client)
+    round_trip_ms = (time.perf_counter() - began) * 1000
+    ahead_ms = at_ms - round(time.time() * 1000)
+    claim = {True: " (CLAIM)", False: "", None: " (CLAIM unknown)"}[await knows_claim(client, absent_key)]
+    answers = ok("server", f"{release}{claim}, answers within {round_trip_ms:.1f} ms")
+    return [answers, *_durability(info), _clock(ahead_ms)]
 
 
-def _replication(server: ServerFacts) -> Finding:
-    replicas = int(server.info.get("connected_slaves", 0))
-    if replicas and server.configured("min-replicas-to-write", "unknown") == "0":
-        return note(
-            "replication",
-            f"{counted(replicas, 'replica')}, min-replicas-to-write 0: a failover can lose the last writes, so "
-            "jobs run again. Set min-replicas-to-write 1.",
-        )
-    return ok("replication", f"primary with {counted(replicas, 'replica')}")
+def _durability(info: dict[str, Any]) -> Iterator[Finding]:
+    replicas = counted(number := int(info.get("connected_slaves", 0)), "replica")
+    if number and "min_slaves_good_slaves" not in info:  # Redis reports it only with min-replicas-to-write
+        why = f"{replicas}, min-replicas-to-write 0: a failover can lose the last writes, so jobs run again."
+        yield note("replication", f"{why} Set min-replicas-to-write 1.")
+    else:
+        yield ok("replication", f"primary with {replicas}")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        why = "when memory is full, Redis deletes keys, for example jobs or leases. Set noeviction."
+        yield wrong("eviction", f"maxmemory-policy {policy}: {why}")
+    else:
+        yield ok("eviction", "maxmemory-policy noeviction")
+    if not info.get("aof_enabled"):
+        yield warning("persistence", "no append-only file: a restart loses accepted jobs. Set appendonly yes.")
+    else:
+        yield ok("persistence", "append-only file")
 
 
-def _eviction(server: ServerFacts) -> Finding:
-    policy = server.info.get("maxmemory_policy", "noeviction")
-    if policy == "noeviction":
-        return ok("eviction", "maxmemory-policy noeviction")
-    return wrong(
-        "eviction",
-        f"maxmemory-policy {policy}: when memory is full, Redis deletes keys, for example jobs or leases. "
-        "Set noeviction.",
-    )
-
-
-def _persistence(server: ServerFacts) -> Finding:
-    if not server.info.get("aof_enabled"):
-        return warning("persistence", "no append-only file: a restart loses accepted jobs. Set appendonly yes.")
-    sync = server.configured("appendfsync", "")
-    if sync == "no":
-        return note(
-            "persistence",
-            "append-only file, appendfsync no: a crash of the machine can lose many seconds. Set everysec.",
-        )
-    return ok("persistence", f"append-only file {sync}".strip())
-
-
-def _clock(server: ServerFacts) -> Finding:
-    ahead = server.ahead_ms
-    if abs(ahead) <= CLOCK_TOLERANCE_MS:
-        return ok("clock", f"within {duration(abs(ahead))} of this machine's")
-    side = "ahead of" if ahead > 0 else "behind"
+def _clock(ahead_ms: int) -> Finding:
+    difference = duration(abs(ahead_ms))
+    if abs(ahead_ms) <= CLOCK_TOLERANCE_MS:
+        return ok("clock", f"within {difference} of this machine's")
+    side = "ahead of" if ahead_ms > 0 else "behind"
     return note(
         "clock",
-        f"the server's clock is {duration(abs(ahead))} {side} this machine's. Recovery uses only the "
-        "server's, but entry IDs and ages will not match logs. Run NTP on both.",
+        f"the server's clock is {difference} {side} this machine's. Recovery uses only the server's, but entry IDs "
+        "and ages will not match logs. Run NTP on both.",
     )
-
-
-def _rights(server: ServerFacts, *, any_group: bool) -> Finding:
-    """Return which rights the user lacks. Without ``any_group``, rights on keys are not known."""
-    if server.missing_rights is None:
-        if not any_group:
-            return unknown("rights", "no group is named, and permissions depend on the group")
-        if int(str(server.info.get("redis_version", "0")).split(".")[0]) < FIRST_WITH_DRYRUN:
-            return unknown("rights", "ACL DRYRUN needs Redis 7")
-        return unknown("rights", "the user may not run ACL WHOAMI and ACL DRYRUN")
-    if server.missing_rights:
-        lacks = " ".join(f"+{command}" for command in server.missing_rights)
-        return wrong("rights", f"user {server.user} lacks {lacks} for the work of a reaper. See `reaper acl reaper`.")
-    return ok("rights", f"user {server.user} has all permissions of a reaper")
-
-
-# --- the service, as `reaper status` judges it --------------------------------------------------------------
-
-
-def _service(snapshot: Snapshot) -> Iterator[Finding]:
-    for problem in judge(snapshot):
-        yield wrong(str(problem.trouble) if problem.group else "replicas", problem.text, problem.group)
-    for pair, text in remarks(snapshot):
-        yield note("group" if pair else "replicas", text, pair)
-    for replica in snapshot.live:
-        yield ok("replicas", f"{replica.id} holds {counted(snapshot.holds(replica.id), 'group')}")
 
 
 # --- one group ----------------------------------------------------------------------------------------------
 
 
-def _group(examined: Examination, facts: GroupFacts) -> Iterator[Finding]:
-    pair = facts.keys.pair
-    if not facts.seen:
-        yield unknown("group", NOT_SEEN, pair)
-        return
-    if facts.layout_refusal:
-        yield wrong("layout", explained(facts.layout_refusal), pair)
-    elif facts.ahead_ms > STREAM_AHEAD_MS:
-        yield wrong(
-            "clock",
-            f"the stream's last ID is {duration(facts.ahead_ms)} ahead of the server's clock: the clock was set "
-            "back, or a producer writes its own IDs",
-            pair,
+async def _check_entries(
+    client: Redis, keys: GroupKeys, state: GroupState | None, wish: WatchedGroup | None, events: int
+) -> list[Finding]:
+    slow_ms = percentile(await run_times_ms(client, keys, events), PERCENTILE)
+    found = _visibility(state, slow_ms) if state and state.visibility_ms and slow_ms is not None else []
+    if await client.type(keys.stream) != b"stream":
+        return found
+    policy = (state and state.policy) or (wish.redelivery if wish else DEFAULT_REDELIVERY)
+    info: Any = await client.xinfo_stream(keys.stream)
+    ahead_ms = entry_ms(info["last-generated-id"]) - await server_ms(client)
+    if refusal := await layout_refusal(client, keys.stream, policy):
+        found.append(wrong("layout", explained(refusal), keys.pair))
+    elif ahead_ms > STREAM_AHEAD_MS:
+        why = (
+            f"the stream's last ID is {duration(ahead_ms)} ahead of the server's clock: the clock was set back, or a "
+            "producer writes its own IDs"
         )
-    if facts.trimmed_pending:
-        yield wrong(
-            "trimming",
-            f"{facts.trimmed_pending} pending entries were trimmed or deleted, so their payloads are lost. Trim "
-            "by MINID below the oldest pending entry, or raise MAXLEN.",
-            pair,
+        found.append(wrong("clock", why, keys.pair))
+    groups: Any = await client.xinfo_groups(keys.stream)
+    own = next((one for one in groups if text(one["name"]) == keys.group), None)
+    return [*found, *(await _trimming(client, keys, info, own) if own else ())]
+
+
+async def _trimming(client: Redis, keys: GroupKeys, info: Any, group: Any) -> list[Finding]:
+    """Find deleted entries among the oldest pending ones, and behind the last one that the group has received."""
+    found = []
+    rows: Any = await client.execute_command("XPENDING", keys.stream, keys.group, "-", "+", PENDING_READ)
+    pipe = client.pipeline(transaction=False)
+    for row in rows:
+        pipe.xrange(keys.stream, row[0], row[0])
+    if lost := sum(not entries for entries in await pipe.execute()):
+        why = (
+            f"{lost} pending entries were trimmed or deleted, so their payloads are lost. Trim by MINID below the "
+            "oldest pending entry, or raise MAXLEN."
         )
-    if facts.trimmed_unread:
-        yield wrong("trimming", "entries were trimmed or deleted before the group read them. Raise MAXLEN.", pair)
-    state = examined.snapshot and examined.snapshot.group(pair)
-    if state:
-        yield from _visibility(state, facts.run_times_ms)
-        yield from _not_in_force(examined, state)
+        found.append(wrong("trimming", why, keys.pair))
+    deleted = info.get("max-deleted-entry-id")  # since Redis 7
+    if deleted and entry_order(deleted) > entry_order(group["last-delivered-id"]):
+        why = "entries were trimmed or deleted before the group read them. Raise MAXLEN."
+        found.append(wrong("trimming", why, keys.pair))
+    return found
+
+
+async def run_times_ms(client: Redis, keys: GroupKeys, most: int = EVENTS_READ) -> list[int]:
+    """Return how long the latest jobs ran in ms, newest first, as workers journaled it."""
+    found: list[int] = []
+    read = 0
+    async for event in events_in(newest_first(client, keys.journal, most)):
+        read += 1
+        if read > most:  # an entry can have the events of many jobs
+            break
+        run_ms = event.number("run_ms")
+        if event.event == EventName.ACKED and event.data.get("group") == keys.group and run_ms is not None:
+            found.append(run_ms)
+    return found
 
 
 def percentile(run_times_ms: Sequence[int], share: float) -> int | None:
-    """Return the ``share`` quantile of run times in ms; None where there are too few."""
+    """Return the ``share`` quantile of run times in ms, or None for too few of them."""
     if len(run_times_ms) < FEWEST_RUN_TIMES:
         return None
     return sorted(run_times_ms)[ceil(share * len(run_times_ms)) - 1]
 
 
-def _visibility(state: GroupState, run_times_ms: Sequence[int]) -> Iterator[Finding]:
-    slow = percentile(run_times_ms, PERCENTILE)
-    if slow is None or not state.visibility_ms:
-        return
-    if slow >= state.visibility_ms:
-        yield wrong(
-            "visibility",
-            f"the visibility timeout ({duration(state.visibility_ms)}) is shorter than 1 job in 100 "
-            f"({duration(slow)}), so workers without heartbeats lose running jobs. Raise it.",
-            state.pair,
-        )
-    else:
-        yield ok(
-            "visibility",
-            f"visibility timeout {duration(state.visibility_ms)}; 99 of 100 jobs take at most {duration(slow)}",
-            state.pair,
-        )
+def _visibility(state: GroupState, slow_ms: int) -> list[Finding]:
+    timeout, slow = duration(state.visibility_ms), duration(slow_ms)
+    if slow_ms < state.visibility_ms:
+        return [ok("visibility", f"visibility timeout {timeout}; 99 of 100 jobs take at most {slow}", state.pair)]
+    why = (
+        f"the visibility timeout ({timeout}) is shorter than 1 job in 100 ({slow}), so workers without heartbeats "
+        "lose running jobs. Raise it."
+    )
+    return [wrong("visibility", why, state.pair)]
 
 
-def _not_in_force(examined: Examination, state: GroupState) -> Iterator[Finding]:
-    """Compare the group settings with the operator's settings, if these name the group."""
-    group = examined.wished.get(state.pair)
-    if group is None or not examined.settings.model_fields_set & {"visibility_timeout", "max_deliveries", "redelivery"}:
-        return
+def _not_in_force(state: GroupState, wish: WatchedGroup) -> Iterator[Finding]:
+    """Compare the operator's settings with the group settings."""
     pairs = (
-        ("visibility_ms", to_ms(group.visibility_timeout), state.visibility_ms),
-        ("max_deliveries", group.max_deliveries, state.max_deliveries),
-        ("redelivery", str(group.redelivery), state.policy),
+        ("visibility_ms", to_ms(wish.visibility_timeout), state.visibility_ms),
+        ("max_deliveries", wish.max_deliveries, state.max_deliveries),
+        ("redelivery", str(wish.redelivery), state.policy),
     )
     differing = [f"{name} {ours} (in force: {agreed})" for name, ours, agreed in pairs if agreed and agreed != ours]
     if differing:

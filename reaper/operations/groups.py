@@ -13,10 +13,11 @@ from redis.exceptions import RedisError
 from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.state import replica_of
 from reaper.replicas import read_replicas, read_watched
-from reaper.settings import GroupSettings, ReaperSettings
-from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
+from reaper.settings import WILDCARD, GroupSettings, ReaperSettings
+from workers.protocol.calls import CALL_BYTES, GroupCalls
 from workers.protocol.calls.group_load import group_names
 from workers.protocol.errors import ConfigurationError, NotPossibleError
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_pair
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
 from workers.protocol.messages import Redelivery, counted, text, told
@@ -32,9 +33,11 @@ FROM_START, FROM_NOW = "0", "$"
 async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
     """Create the group, and a stream that is missing. Return False if the group existed.
 
-    ``start`` is `FROM_START` or `FROM_NOW`. Raises ConfigurationError if the key has another type, or if the user lacks
-    the permission. Raises RedisError.
+    ``start`` is `FROM_START` or `FROM_NOW`. Raises ConfigurationError for a pattern, for a key of another type, and if
+    the user lacks the permission. Raises redis-py's errors.
     """
+    if WILDCARD in keys.stream:
+        raise ConfigurationError(f"cannot create {keys.pair!r}: it is a pattern. Write patterns in the settings file.")
     try:
         await client.xgroup_create(keys.stream, keys.group, start, mkstream=True)
     except RedisError as error:
@@ -105,7 +108,7 @@ class Forgotten:
     removed: tuple[str, ...]
     """Keys that were there and are gone."""
     kept: tuple[str, ...]
-    """Keys that stay, each with the reason."""
+    """Keys that stay: dead letters, or a journal that another group of the stream uses."""
     made_ready: int
     """Jobs that waited in the group's schedule and are ready now."""
 
@@ -117,7 +120,7 @@ async def forget(
     namespace: str,
     dead_letters: bool = False,
     known: Iterable[GroupKeys] = (),
-    journal: Journal = DEFAULT_JOURNAL,
+    journal_limit: int = DEFAULT_JOURNAL_MAXLEN,
 ) -> Forgotten:
     """Remove the keys of a group. Scheduled jobs become ready first, so no job is lost.
 
@@ -128,26 +131,21 @@ async def forget(
     if found:
         raise ForgetRefusedError(f"cannot forget the group: {found}. Rename one of them.")
     await _check_unserved(client, keys, namespace)
-    candidates = [keys.agreement, keys.quarantine, keys.schedule, keys.retry, keys.journal, keys.dead]
-    before = [key for key in candidates if await client.exists(key)]
-    others = await _other_agreements(client, keys, known)
-    places = [
-        keys.stream, keys.retry, keys.schedule, keys.quarantine, keys.dead, keys.lease, keys.agreement, keys.journal,
-        *others,
-    ]  # fmt: skip
-    args: list[str | int] = [keys.group, int(dead_letters), CALL_BYTES, Redelivery.STREAM, *journal]
+    own = [keys.agreement, keys.quarantine, keys.schedule, keys.retry, keys.journal, keys.dead]
+    before = [key for key in own if await client.exists(key)]
+    names = await group_names(client, keys.stream)
+    names |= {other.group for other in known if other.stream == keys.stream}
+    others = [group_keys(keys.stream, name).agreement for name in sorted(names - {keys.group})]
+    words = GroupCalls(keys, journal_limit).spell(
+        keys.stream, Redelivery.STREAM, CALL_BYTES, int(dead_letters), more_keys=(keys.lease, *others)
+    )
     script, code, detail, made_ready = load_script("reaper", "forget_group"), b"more", b"", 0
     while code == b"more":
-        code, moved, detail = await script.run_idempotent(client, places, args)
+        code, moved, detail = await script.run_idempotent(client, *words)
         made_ready += moved
     _check_done(keys, text(code), told(detail), made_ready)
-    after = [key for key in before if await client.exists(key)]
-    is_shared = bool(others) and bool(await client.exists(*others))
-    return Forgotten(
-        removed=tuple(key for key in before if key not in after),
-        kept=tuple(f"{key} ({_why_kept(keys, key, is_shared)})" for key in after),
-        made_ready=made_ready,
-    )
+    kept = tuple([key for key in before if await client.exists(key)])
+    return Forgotten(tuple(key for key in before if key not in kept), kept, made_ready)
 
 
 async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> None:
@@ -160,12 +158,6 @@ async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> Non
                 f"cannot forget {keys.pair}: replica {replica.id} of namespace {namespace!r} still watches it. Remove "
                 "the group from its settings (SIGHUP reloads them), or stop it."
             )
-
-
-async def _other_agreements(client: Redis, keys: GroupKeys, known: Iterable[GroupKeys]) -> list[str]:
-    names = await group_names(client, keys.stream)
-    names |= {other.group for other in known if other.stream == keys.stream}
-    return [group_keys(keys.stream, name).agreement for name in sorted(names - {keys.group})]
 
 
 def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> None:
@@ -182,11 +174,3 @@ def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> Non
     if code in reasons:
         ready = f" ({counted(made_ready, 'waiting job was', 'waiting jobs were')} made ready)" if made_ready else ""
         raise ForgetRefusedError(f"cannot forget {keys.pair}: {reasons[code]}, and then forget it again{ready}.")
-
-
-def _why_kept(keys: GroupKeys, key: str, is_shared: bool) -> str:
-    if key == keys.dead:
-        return "dead letters are in it; --dead-letters removes them"
-    if key == keys.journal and is_shared:
-        return "another group of the stream uses it"
-    return "written again meanwhile"

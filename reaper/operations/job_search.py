@@ -1,25 +1,23 @@
-"""Finds a job by its ID: in the streams, the pending entries lists, the schedules, the dead letters and the journal.
+"""Finds a job by its ID: in the journal, the streams, the schedules and the dead letters. Reads only.
 
-Redis keeps no index of job IDs, so the search reads pages, newest first, down to a given depth. It does not
-write.
+Redis keeps no index of job IDs, so the search reads each stream backwards, down to a given depth.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.operations.dead_letters import read_dead_letter, read_names
-from reaper.operations.fate import Delivery
+from reaper.operations.dead_letters import read_dead_letter
 from reaper.operations.streams import PAGE, events_in, newest_first
 from workers.protocol.calls.group_moves import QUARANTINE_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
+    CLAIM_READY_MS,
     FIELD_QUARANTINED,
-    Metadata,
     Pending,
     Redelivery,
     entry_order,
@@ -33,25 +31,9 @@ from workers.protocol.messages import (
 from workers.protocol.scripts import load_script
 
 DEFAULT_DEPTH = 20_000
-"""Entries of each stream and journal that are looked at."""
+"""Entries of each stream and journal that are searched."""
 MOST_EVENTS = 100
 _ENDS = frozenset({EventName.ACKED, EventName.LOST_PAYLOAD})
-
-
-class _Entry(NamedTuple):
-    """An entry of the job."""
-
-    source: str
-    entry_id: str
-    metadata: Metadata
-    is_quarantined: bool
-
-    @classmethod
-    def of(cls, source: str, row: Any) -> "_Entry":
-        """Read a row of XRANGE."""
-        pairs = list(pair_up(row[1]))
-        is_quarantined = any(name == FIELD_QUARANTINED for name, _ in pairs)
-        return cls(source, text(row[0]), read_metadata(row[0], pairs), is_quarantined)
 
 
 class Place(StrEnum):
@@ -65,7 +47,7 @@ class Place(StrEnum):
     DEAD = "dead"
     SETTLED = "settled"
     UNKNOWN = "unknown"
-    """Neither in Redis nor in the part of the journal that was looked at."""
+    """Neither in Redis nor in the part of the journal that was searched."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +56,7 @@ class FoundJob:
 
     keys: GroupKeys
     wanted: str
-    """What was asked for: a job ID or an entry ID."""
+    """The job ID or entry ID to search for."""
     job_id: str = ""
     place: Place = Place.UNKNOWN
     source: str = ""
@@ -83,17 +65,17 @@ class FoundJob:
     owner: str = ""
     idle_ms: int = 0
     times_delivered: int = 0
-    """By this entry."""
+    """Deliveries of this entry."""
     deliveries_before: int = 0
     """Counted deliveries before this entry."""
     generation: int = 0
     first_ms: int = 0
     own_visibility_ms: int = 0
-    """What the job asks for by itself."""
+    """The visibility timeout that the job has of its own, or 0."""
     is_quarantined: bool = False
-    """Its entry says that it has been quarantined."""
-    released: str | None = None
-    """What is known of it since its release, as in the hash of released jobs; None: it is not released."""
+    """Its entry has been in quarantine."""
+    is_released: bool = False
+    """It was released from quarantine, and is not settled yet."""
     due_ms: int = 0
     """When a scheduled job becomes ready."""
     quarantined_before: int = 0
@@ -101,142 +83,127 @@ class FoundJob:
     reason: str = ""
     """Why it is dead."""
     error: str = ""
-    consumers: tuple[str, ...] = ()
     events: list[LifecycleEvent] = field(default_factory=list)
     """Its lifecycle events, oldest first."""
     complete: bool = True
-    """Everything was looked at."""
+    """The search has read everything."""
 
     @property
     def is_known(self) -> bool:
-        """Tell whether anything is known of it."""
+        """Tell whether the search has found anything of the job."""
         return self.place is not Place.UNKNOWN or bool(self.events)
 
     @property
-    def delivery(self) -> Delivery:
-        """Its delivery, as recovery sees it."""
-        return Delivery(
-            self.owner, self.idle_ms, self.times_delivered, self.deliveries_before, self.is_quarantined, self.released
-        )
+    def is_given_back(self) -> bool:
+        """Tell whether a worker has given the pending entry back where it is."""
+        return not self.owner or self.idle_ms >= CLAIM_READY_MS
 
-    def take_entry(self, entry: _Entry, place: Place) -> None:
+    @property
+    def ids(self) -> set[str]:
+        """The names by which the job is found."""
+        return {self.wanted, self.job_id} - {""}
+
+    def take_entry(self, source: str, row: Sequence[Any], place: Place) -> None:
         """Note an entry of the job, and its reserved fields."""
-        metadata = entry.metadata
-        self.place, self.source, self.entry_id = place, entry.source, entry.entry_id
-        self.is_quarantined = entry.is_quarantined
+        pairs = list(pair_up(row[1]))
+        metadata = read_metadata(row[0], pairs)
+        self.place, self.source, self.entry_id = place, source, text(row[0])
+        self.is_quarantined = any(name == FIELD_QUARANTINED for name, _ in pairs)
         self.job_id, self.generation, self.first_ms = text(metadata.job_id), metadata.generation, metadata.first_ms
         self.deliveries_before, self.own_visibility_ms = metadata.deliveries, metadata.visibility_ms
 
 
 async def find_job(client: Redis, keys: GroupKeys, wanted: str, *, depth: int = DEFAULT_DEPTH) -> FoundJob:
-    """Look for a job in one group. Raises what redis-py raises."""
+    """Search for a job in one group. Raises redis-py's errors."""
     return (await find_jobs(client, keys, [wanted], depth=depth))[wanted]
 
 
 async def find_jobs(
     client: Redis, keys: GroupKeys, wanted: Iterable[str], *, depth: int = DEFAULT_DEPTH
 ) -> dict[str, FoundJob]:
-    """Look for jobs in one group, and read its journal once for all of them. Raises what redis-py raises."""
+    """Search for jobs in one group, and read its journal once for all of them. Raises redis-py's errors."""
     jobs = {one: FoundJob(keys=keys, wanted=one) for one in wanted}
     await _read_events(client, keys, jobs, depth)
-    for found in jobs.values():
-        await _find_place(client, found, depth)
+    for job in jobs.values():
+        await _find_place(client, job, depth)
     return jobs
 
 
-async def _find_place(client: Redis, found: FoundJob, depth: int) -> None:
-    """Find the job in its entries. An acknowledged job may go on: scheduled, quarantined or dead-lettered."""
-    settled = await _in_entries(client, found, depth)
-    if found.place is not Place.UNKNOWN:
-        return
-    if await _in_schedules(client, found) or await _in_dead_letters(client, found, depth):
+async def _find_place(client: Redis, job: FoundJob, depth: int) -> None:
+    """Find the job. An acknowledged entry comes last, because the job may be in a schedule or a dead letter."""
+    settled = await _find_entry(client, job, depth)
+    if job.place is not Place.UNKNOWN or await _find_scheduled(client, job) or await _find_dead(client, job, depth):
         return
     if settled:
-        found.take_entry(settled, Place.SETTLED)
-    elif any(event.event in _ENDS for event in found.events):  # and Redis has no entry of it any more
-        found.place = Place.SETTLED
-
-
-# --- journal ------------------------------------------------------------------------------------------------
+        job.take_entry(*settled, Place.SETTLED)
+    elif any(event.event in _ENDS for event in job.events):  # Redis has deleted its entry
+        job.place = Place.SETTLED
 
 
 async def _read_events(client: Redis, keys: GroupKeys, jobs: Mapping[str, FoundJob], depth: int) -> None:
-    """Collect the events of each job, newest first, then turn them round. An entry ID leads to the job that had it."""
-    asked_by = {wanted: {wanted} for wanted in jobs}
-    """By job ID: who is asked for by it, or by an entry that it had."""
+    """Collect the events of each job. An entry ID leads to the job that had it."""
+    wanted_by = {wanted: {wanted} for wanted in jobs}
+    """The searched names of each job ID: the ID itself, and entries that it had."""
     async for event in events_in(_newest_first(client, keys.journal, depth, jobs.values())):
         if event.data.get("group", keys.group) != keys.group:
             continue
-        for entry in (event.data.get("entry"), event.data.get("new_entry")):
-            if isinstance(entry, str) and entry in jobs:
-                asked_by.setdefault(event.job, set()).add(entry)
-        for wanted in asked_by.get(event.job, ()):
+        entries = {event.data.get("entry"), event.data.get("new_entry")} & jobs.keys()
+        wanted_by.setdefault(event.job, set()).update(map(str, entries))
+        for wanted in wanted_by[event.job]:
             if len(jobs[wanted].events) < MOST_EVENTS:
                 jobs[wanted].events.append(event)
-    for found in jobs.values():
-        if found.events:
-            found.job_id = found.events[0].job
-            found.generation = found.events[0].number("generation") or 0
-        found.events.reverse()
+    for job in jobs.values():
+        if job.events:
+            job.job_id, job.generation = job.events[0].job, job.events[0].number("generation") or 0
+        job.events.reverse()
 
 
-async def _newest_first(client: Redis, key: str, depth: int, jobs: Iterable[FoundJob]) -> AsyncIterator[Sequence[Any]]:
-    """Read a stream backwards, page by page; notes in each of ``jobs`` where ``depth`` cut it short."""
+async def _newest_first(
+    client: Redis, key: str, depth: int, jobs: Collection[FoundJob]
+) -> AsyncIterator[Sequence[Any]]:
+    """Read a stream backwards, and note in each job if ``depth`` cut it short."""
     seen = 0
     async for row in newest_first(client, key, depth):
         seen += 1
         yield row
-    for found in jobs:
-        found.complete = found.complete and seen < depth
+    for job in jobs:
+        job.complete = job.complete and seen < depth
 
 
 # --- streams ------------------------------------------------------------------------------------------------
 
 
-async def _in_entries(client: Redis, found: FoundJob, depth: int) -> _Entry | None:
-    """Find an entry that is pending or ready. If there is none, return one that is settled."""
-    settled: _Entry | None = None
-    positions: dict[str, bytes] = {}
-    for source in (found.keys.retry, found.keys.stream):
-        last_delivered = await _last_delivered(client, source, found.keys.group)
-        if last_delivered is not None:
-            positions[source] = last_delivered
-    async for entry in _entries_of(client, positions, found, depth):
-        rows: Any = await client.execute_command(
-            "XPENDING", entry.source, found.keys.group, entry.entry_id, entry.entry_id, 1
-        )
-        if rows or entry_order(entry.entry_id) > entry_order(positions[entry.source]):
-            found.take_entry(entry, Place.READY)
-            if rows:
-                await _take_delivery(client, found, Pending(*rows[0]))
-            return None
-        settled = settled or entry
+async def _find_entry(client: Redis, job: FoundJob, depth: int) -> tuple[str, Sequence[Any]] | None:
+    """Find an entry that is pending or ready. Without one, return the stream and the row of an acknowledged entry."""
+    settled: tuple[str, Sequence[Any]] | None = None
+    for source in (job.keys.retry, job.keys.stream):
+        last_delivered = await _last_delivered(client, source, job.keys.group)
+        if last_delivered is None:
+            continue
+        async for row in _entries_of(client, source, job, depth):
+            call = ("XPENDING", source, job.keys.group, row[0], row[0], 1)
+            pending: Any = await client.execute_command(*call)
+            if pending or entry_order(row[0]) > entry_order(last_delivered):
+                job.take_entry(source, row, Place.READY)
+                if pending:
+                    await _take_delivery(client, job, Pending(*pending[0]))
+                return None
+            settled = settled or (source, row)
     return settled
 
 
-async def _entries_of(client: Redis, sources: Collection[str], found: FoundJob, depth: int) -> AsyncIterator[_Entry]:
-    """Yield the job's entries: those that are named first, then by walking the streams."""
-    named = dict.fromkeys(_named_entries(found))
-    for source in sources:
-        for entry_id in named:
-            rows: Any = await client.xrange(source, entry_id, entry_id)
-            for row in rows:
-                yield _Entry.of(source, row)
-    ids = {found.wanted, found.job_id} - {""}
-    for source in sources:
-        async for row in _newest_first(client, source, depth, [found]):
-            entry = _Entry.of(source, row)
-            job_id = entry.metadata.job_id
-            if {text(job_id), on_one_line(job_id)} & ids and entry.entry_id not in named:
-                yield entry
-
-
-def _named_entries(found: FoundJob) -> list[str]:
-    """Return entry IDs that may be the job's present one, likeliest first."""
-    names = [str(event.data.get("new_entry") or "") for event in reversed(found.events)]
-    names += [str(event.data.get("entry") or "") for event in reversed(found.events)]
-    names += [found.wanted, found.job_id]
-    return [name for name in names if is_entry_id(name)]
+async def _entries_of(client: Redis, source: str, job: FoundJob, depth: int) -> AsyncIterator[Sequence[Any]]:
+    """Yield the job's entries in a stream: first those that the journal names, newest first, and then all others."""
+    names = [str(event.data.get(name)) for name in ("new_entry", "entry") for event in reversed(job.events)]
+    named = [name for name in dict.fromkeys((*names, job.wanted, job.job_id)) if is_entry_id(name)]
+    for entry_id in named:
+        rows: Any = await client.xrange(source, entry_id, entry_id)
+        for row in rows:
+            yield row
+    async for row in _newest_first(client, source, depth, [job]):
+        job_id = read_metadata(row[0], pair_up(row[1])).job_id
+        if {text(job_id), on_one_line(job_id)} & job.ids and text(row[0]) not in named:
+            yield row
 
 
 async def _last_delivered(client: Redis, source: str, group: str) -> bytes | None:
@@ -246,61 +213,54 @@ async def _last_delivered(client: Redis, source: str, group: str) -> bytes | Non
     return next((one["last-delivered-id"] for one in groups if text(one["name"]) == group), None)
 
 
-async def _take_delivery(client: Redis, found: FoundJob, pending: Pending) -> None:
-    """Note a delivery. One that was given back is ready where it is if workers read it there."""
-    found.place, found.owner = Place.PENDING, text(pending.consumer)
-    found.idle_ms, found.times_delivered = int(pending.idle_ms), int(pending.delivery_count)
+async def _take_delivery(client: Redis, job: FoundJob, pending: Pending) -> None:
+    """Note a delivery. With policy `in-place`, workers read an entry that was given back, so it is ready."""
+    job.place, job.owner = Place.PENDING, text(pending.consumer)
+    job.idle_ms, job.times_delivered = int(pending.idle_ms), int(pending.delivery_count)
     pipe = client.pipeline(transaction=False)
-    pipe.hget(found.keys.agreement, "policy")
-    pipe.hget(found.keys.quarantine, found.entry_id)
+    pipe.hget(job.keys.agreement, "policy")
+    pipe.hget(job.keys.quarantine, job.entry_id)
     policy, released = await pipe.execute()
-    found.released = None if released is None else text(released)
-    if found.delivery.is_given_back and text(policy or b"") == Redelivery.IN_PLACE:
-        found.place = Place.READY
-        found.deliveries_before += found.times_delivered
-        found.owner, found.idle_ms = "", 0
+    job.is_released = released is not None
+    if job.is_given_back and policy == Redelivery.IN_PLACE.encode():
+        job.place, job.owner, job.idle_ms = Place.READY, "", 0
 
 
 # --- schedules and dead letters -----------------------------------------------------------------------------
 
 
-async def _in_schedules(client: Redis, found: FoundJob) -> bool:
-    names = dict.fromkeys(name for name in (found.job_id, found.wanted) if name)
-    for schedule in (found.keys.schedule, found.keys.stream_schedule):
-        if await client.type(schedule) == b"zset":
-            for wanted in names:
-                if await _in_schedule(client, found, schedule, wanted):
-                    return True
+async def _find_scheduled(client: Redis, job: FoundJob) -> bool:
+    """Search the schedules, page by page, for a job ID or the ID of the entry that the job had."""
+    script = load_script("reaper", "find_scheduled")
+    for schedule in (job.keys.schedule, job.keys.stream_schedule):
+        if await client.type(schedule) != b"zset":
+            continue
+        for wanted in job.ids:
+            next_rank, found = 0, []
+            while next_rank >= 0:
+                next_rank, *found = await script.run(client, [schedule], [wanted, next_rank, PAGE])
+            if found:
+                await _take_scheduled(client, job, schedule, found)
+                return True
     return False
 
 
-async def _in_schedule(client: Redis, found: FoundJob, schedule: str, wanted: str) -> bool:
-    """Look through a schedule, page by page, for a job ID or the ID of the entry the job had."""
-    script, next_rank = load_script("reaper", "find_scheduled"), 0
-    while next_rank >= 0:
-        next_rank, *row = await script.run(client, [schedule], [wanted, next_rank, PAGE])
-        if row:
-            rank, score, _, job_id, deliveries, generation, first_ms, consumers, entry_id = row
-            found.source, found.entry_id, found.job_id = schedule, text(entry_id), text(job_id)
-            found.deliveries_before, found.generation = whole_number(deliveries, 0), whole_number(generation, 0)
-            found.first_ms, found.consumers = whole_number(first_ms, 0), read_names(consumers)
-            if float(score) >= QUARANTINE_SCORE:
-                found.place = Place.QUARANTINED
-                found.quarantined_before = rank - int(await client.zcount(schedule, "-inf", f"({QUARANTINE_SCORE}"))
-            else:
-                found.place, found.due_ms = Place.SCHEDULED, int(float(score))
-            return True
-    return False
+async def _take_scheduled(client: Redis, job: FoundJob, schedule: str, found: Sequence[Any]) -> None:
+    rank, score, job_id, deliveries, generation, first_ms, entry_id = found
+    job.source, job.entry_id, job.job_id = schedule, text(entry_id), text(job_id)
+    job.deliveries_before, job.generation = whole_number(deliveries, 0), whole_number(generation, 0)
+    job.first_ms, job.place, job.due_ms = whole_number(first_ms, 0), Place.SCHEDULED, int(float(score))
+    if float(score) >= QUARANTINE_SCORE:
+        job.place, job.due_ms = Place.QUARANTINED, 0
+        job.quarantined_before = rank - int(await client.zcount(schedule, "-inf", f"({QUARANTINE_SCORE}"))
 
 
-async def _in_dead_letters(client: Redis, found: FoundJob, depth: int) -> bool:
-    ids = {found.wanted, found.job_id} - {""}
-    async for row in _newest_first(client, found.keys.dead, depth, [found]):
+async def _find_dead(client: Redis, job: FoundJob, depth: int) -> bool:
+    async for row in _newest_first(client, job.keys.dead, depth, [job]):
         letter = read_dead_letter(*row)
-        if letter.job_id in ids or letter.source_entry in ids or letter.entry_id in ids:
-            found.place, found.source, found.entry_id = Place.DEAD, found.keys.dead, letter.entry_id
-            found.job_id, found.generation, found.first_ms = letter.job_id, letter.generation, letter.first_ms
-            found.deliveries_before, found.consumers = letter.deliveries, letter.consumers
-            found.reason, found.error = letter.reason, letter.error
+        if job.ids & {letter.job_id, letter.source_entry, letter.entry_id}:
+            job.place, job.source, job.entry_id = Place.DEAD, job.keys.dead, letter.entry_id
+            job.job_id, job.generation, job.first_ms = letter.job_id, letter.generation, letter.first_ms
+            job.deliveries_before, job.reason, job.error = letter.deliveries, letter.reason, letter.error
             return True
     return False

@@ -8,18 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from reaper.operations.state import Count, GroupState, Snapshot
+from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.operations.words import duration, with_group
-from reaper.reasons import REFUSALS, ProblemKind, kinds_of, may_be_late_ms, problems_of, remarks_of
+from reaper.reasons import REFUSALS, ProblemKind, kinds_of, may_be_late_ms, reason_of, remarks_of
 from reaper.replicas import SCANNED, Replica
 from reaper.settings import is_observers
 from workers.protocol.messages import LAST_ENTRY_ID, counted
 
 RECENT_MS = 3_600_000
-"""For so long the service is degraded after an entry was found deleted although it was pending; then it is a note."""
+"""How long the service is degraded after a pending entry, or the group, was found deleted."""
 
 MOST_NAMED = 3
-"""Groups that a line names of which the same is said."""
+"""Groups that a line about many groups names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,121 +33,103 @@ class Problem:
 
 def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
     """Return every reason why the service is degraded. Empty if it is healthy."""
-    problems = [*_judge_replicas(snapshot), *_judge_others(snapshot)]
+    problems = [Problem(kind, "", text) for kind, text in (*_of_replicas(snapshot), *_of_other_groups(snapshot))]
     for group in snapshot.groups:
-        problems += [Problem(trouble, group.pair, text) for trouble, text in _judge_group(snapshot, group)]
+        found = (*_of_service(snapshot, group), *_of_report(group), *_of_keys(group), *_of_jobs(group, snapshot.now_ms))
+        problems += [Problem(kind, group.pair, text) for kind, text in found]
     return tuple(problems)
 
 
-def _judge_replicas(snapshot: Snapshot) -> Iterator[Problem]:
-    if snapshot.needs_no_reaper or (snapshot.is_tried_out and snapshot.groups):
+def _of_replicas(snapshot: Snapshot) -> Iterator[tuple[ProblemKind, str]]:
+    if snapshot.needs_no_reaper:
         return
     if not snapshot.live:
         start = "reaper run --observe" if is_observers(snapshot.namespace) else "reaper run"
-        yield Problem(
+        yield (
             ProblemKind.NO_REPLICA,
-            "",
             f"no live replica in namespace {snapshot.namespace!r}. Start `{start}`, or name its namespace.",
         )
     has_scanned = any(replica.scan == SCANNED for replica in snapshot.live)
     if not snapshot.groups and not has_scanned:
-        yield Problem(ProblemKind.NO_GROUPS, "", "no group is watched. Set groups.")
+        yield ProblemKind.NO_GROUPS, "no group is watched. Set groups."
     failed = [replica for replica in snapshot.live if replica.scan not in ("", SCANNED)]
     if failed and not has_scanned:
-        yield Problem(
-            ProblemKind.NO_SCAN,
-            "",
+        why = (
             f"no replica can scan for the streams of patterns: {failed[0].scan}. Grant `SCAN` to the Redis user of one "
-            "replica, or run `reaper watch add` for each group.",
+            "replica, or run `reaper watch add` for each group."
         )
+        yield ProblemKind.NO_SCAN, why
 
 
-def _judge_others(snapshot: Snapshot) -> Iterator[Problem]:
-    """Judge the other groups by the counts that the replicas report."""
+def _of_other_groups(snapshot: Snapshot) -> Iterator[tuple[ProblemKind, str]]:
+    """Judge the groups that were not read, by the counts that the replicas report."""
     if not snapshot.left_out:
         return
     patterns = snapshot.patterns.values()
-    watched, held = (sum(getattr(one, name) for one in patterns) for name in ("watched", "held"))
+    watched, held = sum(one.watched for one in patterns), sum(one.held for one in patterns)
     if held < watched and not is_observers(snapshot.namespace):
-        yield Problem(ProblemKind.UNHELD, "", f"{watched - held} of {watched} groups are held by no replica.")
+        yield ProblemKind.UNHELD, f"{watched - held} of {watched} groups are held by no replica."
     in_all = sum((Counter(one.problems) for one in patterns), Counter[str]())
     shown = Counter(
         str(kind) for one in snapshot.groups if one.report for kind in kinds_of(one.report, one.reported_ms)
     )
     for kind, number in (in_all - shown).most_common():
         more = counted(number, "more group is", "more groups are")
-        yield Problem(ProblemKind(kind), "", f"{more} {kind}. Run `reaper status --all`.")
+        yield ProblemKind(kind), f"{more} {kind}. Run `reaper status --all`."
 
 
-def judge_service(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
+def _of_service(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
     """Yield the reason why no live replica serves the group, if there are live replicas."""
-    watching = snapshot.watchers(group.pair)
-    cannot = group.report and (group.report.refusal or group.report.error)
+    is_observed = is_observers(snapshot.namespace)
     if group.served_by or not snapshot.live:
         return
-    if group.held_by and not is_observers(snapshot.namespace):
+    if group.held_by and not is_observed:
         why = (
             f"the lease is held by {group.held_by}, which is not a live replica of this namespace. If it has ended, "
             "another replica takes over when the lease expires. If it serves another namespace, remove the group from "
             "the settings of one of the two."
         )
         yield ProblemKind.UNHELD, why
-    elif not watching and not group.recovers_itself:
-        yield ProblemKind.UNSERVED, "no live replica watches this group. Add it to the settings of the replicas."
-    elif watching and not cannot and not is_observers(snapshot.namespace):
+    elif not snapshot.watchers(group.pair):
+        if not group.recovers_itself:
+            yield ProblemKind.UNSERVED, "no live replica watches this group. Add it to the settings of the replicas."
+    elif not is_observed and not (group.report and (group.report.refusal or group.report.error)):
         why = (
             "no replica holds the lease of this group. If this lasts, see the logs of the replicas and `reaper doctor`."
         )
         yield ProblemKind.UNHELD, why
 
 
-def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
-    report = group.report
-    yield from judge_service(snapshot, group)
+def _of_report(group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
+    """Yield the problems that the holder reports, without those that Redis itself shows."""
+    is_seen = {ProblemKind.UNREAD, ProblemKind.PAUSED, ProblemKind.LOST_DELIVERY}
+    if group.main.is_foreign:
+        is_seen.add(ProblemKind.REFUSED)
+    if group.report:
+        for kind in kinds_of(group.report, group.reported_ms):
+            if kind not in is_seen:
+                yield kind, reason_of(kind, group.report, group.reported_ms, group.served_by)
+    if not group.main.exists and not group.main.is_foreign and not (group.report and group.report.refusal):
+        yield ProblemKind.REFUSED, f"recovery is disabled: {REFUSALS['no_group']}"
+
+
+def _of_keys(group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
     if group.paused:
         yield ProblemKind.PAUSED, f"recovery is paused. Run `reaper groups resume {group.keys.word}` to resume it."
-    yield from _judge_keys(group)
-    if not group.main.exists and not group.main.is_foreign and not (report and report.refusal):
-        yield ProblemKind.REFUSED, f"recovery is disabled: {REFUSALS['no_group']}"
     for mismatch in group.mismatches:
         yield ProblemKind.MISMATCH, mismatch
-    for kind, why in problems_of(report, group.reported_ms, group.served_by) if report else ():
-        is_seen = kind is ProblemKind.UNREAD or (kind is ProblemKind.REFUSED and group.main.is_foreign)
-        if not is_seen:  # else Redis says so itself
-            yield kind, why
-    yield from _judge_losses(group, snapshot.now_ms)
-    idle_ms = group.main.oldest_pending_ms or 0
-    if (
-        group.recovers_itself
-        and not group.recovery_wait
-        and idle_ms > group.visibility_ms + may_be_late_ms(group.visibility_ms)
-    ):
-        yield (
-            ProblemKind.OVERDUE,
-            (
-                f"a delivery has been idle for {idle_ms / 1000:.0f} s, and no worker recovers it. See the logs of the "
-                "workers."
-            ),
-        )
-    if _retry_is_unread(group):
-        yield (
-            ProblemKind.RETRY_UNREAD,
-            f"{_waiting(group.retry.ready)} in the retry stream, but no worker reads it. Let the workers read it.",
-        )
-    if _is_unread(group):
-        waited_s = (group.main.oldest_ready_ms or 0) // 1000
-        yield (
-            ProblemKind.UNREAD,
-            (
-                f"{_waiting(group.main.ready)}, for up to {waited_s} s, but no worker reads. Check the workers of the "
-                "group."
-            ),
-        )
+    for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
+        if source.is_foreign:
+            yield ProblemKind.REFUSED, f"{key} is not a stream: another program uses this name. Rename one of them."
+        if source.is_exhausted:
+            why = f"{key} has delivered the last possible entry ID, {LAST_ENTRY_ID.decode()}"
+            yield ProblemKind.EXHAUSTED, f"{why}, so Redis adds no more entries. Let producers use another stream."
 
 
-def _judge_losses(group: GroupState, now_ms: int) -> Iterator[tuple[ProblemKind, str]]:
+def _of_jobs(group: GroupState, now_ms: int) -> Iterator[tuple[ProblemKind, str]]:
     if group.lost_payload and now_ms - group.lost_payload_ms <= RECENT_MS:
-        yield ProblemKind.LOST_PAYLOAD, f"{_lost_payload(group)}: {TRIMMED}"
+        were = counted(group.lost_payload, "entry was", "entries were")
+        yield ProblemKind.LOST_PAYLOAD, f"{were} deleted while pending: {TRIMMED}"
     if group.lost_deliveries:
         were = counted(group.lost_deliveries, "delivery was", "deliveries were")
         requeue = f"`reaper groups requeue {group.keys.word} --lost`"
@@ -160,22 +142,27 @@ def _judge_losses(group: GroupState, now_ms: int) -> Iterator[tuple[ProblemKind,
             ProblemKind.LOST_GROUP,
             "the group was destroyed, or all of its consumers were deleted. Its jobs are still in the stream.",
         )
-
-
-def _judge_keys(group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
+    idle_ms, late_ms = group.main.oldest_pending_ms or 0, may_be_late_ms(group.visibility_ms)
+    if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + late_ms:
+        yield (
+            ProblemKind.OVERDUE,
+            f"a delivery is idle for {duration(idle_ms)}, and no worker recovers it. See the logs of the workers.",
+        )
     for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
-        if source.is_foreign:
-            yield ProblemKind.REFUSED, f"{key} is not a stream: another program uses this name. Rename one of them."
-        if source.is_exhausted:
-            why = f"{key} has delivered the last possible entry ID, {LAST_ENTRY_ID.decode()}"
-            yield (
-                ProblemKind.EXHAUSTED,
-                f"{why}, so Redis adds no more entries. Let producers use another stream.",
-            )
+        is_busy = source.pending or (source is group.main and group.retry.pending)
+        waiting = source.ready if source.exists or source is group.main else Count(source.entries)
+        if waiting.number and not is_busy and _is_unread(source, group.visibility_ms):
+            wait = "1 job waits" if str(waiting) == "1" else f"{waiting} jobs wait"
+            age = f" for up to {duration(source.oldest_ready_ms)}" if source.oldest_ready_ms else ""
+            yield ProblemKind.UNREAD, f"{wait} in {key}{age}, but no worker reads. Check the workers of the group."
 
 
-def _waiting(ready: Count) -> str:
-    return "1 job waits" if str(ready) == "1" else f"{ready} jobs wait"
+def _is_unread(source: SourceState, visibility_ms: int) -> bool:
+    """Tell whether no consumer reads: the oldest ready job and the last read are older than a visibility timeout."""
+    if not source.exists:
+        return True
+    has_waited = (source.oldest_ready_ms or 0) > visibility_ms > 0
+    return has_waited and (source.last_read_ms is None or source.last_read_ms > visibility_ms)
 
 
 TRIMMED = (
@@ -184,46 +171,12 @@ TRIMMED = (
 )
 
 
-def _lost_payload(group: GroupState) -> str:
-    what = counted(group.lost_payload, "entry was", "entries were")
-    return f"{what} deleted while pending"
-
-
-def _retry_is_unread(group: GroupState) -> bool:
-    """Tell whether redelivery copies wait where no consumer has read since they came.
-
-    Redis before 7.2 does not record empty reads, so a consumer gets the visibility timeout to take
-    what waits before it counts as absent.
-    """
-    retry = group.retry
-    if not retry.exists:
-        return retry.entries > 0
-    if not retry.ready.number:
-        return False
-    if not retry.consumers or retry.last_read_ms is None:
-        return True
-    waited = retry.oldest_ready_ms or 0
-    return waited > group.visibility_ms and retry.last_read_ms > waited
-
-
-def _is_unread(group: GroupState) -> bool:
-    """Tell whether jobs wait, none are pending, and no consumer has read for longer than a visibility timeout.
-
-    Workers whose slots are all taken hold something, so they are not meant, however long the jobs behind them wait.
-    """
-    main = group.main
-    if not main.ready.number or main.pending or group.retry.pending or not group.visibility_ms:
-        return False
-    waited = main.oldest_ready_ms or 0
-    return waited > group.visibility_ms and (main.last_read_ms is None or main.last_read_ms > group.visibility_ms)
-
-
 def remarks(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """Yield the notes about a healthy service, each with its pair or ''."""
+    """Yield notes, each with its group, or '' if it concerns all."""
     for text in _replica_notes(snapshot):
         yield "", text
     for group in snapshot.groups:
-        for text in _group_notes(group, snapshot.now_ms):
+        for text in _group_notes(group):
             yield group.pair, text
 
 
@@ -245,9 +198,6 @@ def _several(pairs: Sequence[str]) -> str:
 def _replica_notes(snapshot: Snapshot) -> Iterator[str]:
     if is_observers(snapshot.namespace) and snapshot.live:
         yield "the replicas only observe and recover no job"
-    if snapshot.is_tried_out:
-        names = ", ".join(one.id for one in snapshot.observers)
-        yield f"no replica recovers jobs: {names} observes. `reaper status --observe` shows what it would recover."
     recovering = [replica for replica in snapshot.live if not replica.observe]
     if len(recovering) == 1:
         yield f"there is no replica to take over from {recovering[0].id}. Start a second replica."
@@ -257,7 +207,7 @@ def _replica_notes(snapshot: Snapshot) -> Iterator[str]:
             yield f"replica {replica.id} is drained for {left} more. `reaper drain {replica.id} --undo` ends this."
     yield from _different_settings(recovering)
     for replica in snapshot.silent:
-        yield f"replica {replica.id} has not registered for {(snapshot.now_ms - replica.at_ms) // 1000} s"
+        yield f"replica {replica.id} has not registered for {duration(max(0, snapshot.now_ms - replica.at_ms))}"
     versions = sorted({replica.version for replica in snapshot.live})
     if len(versions) > 1:
         yield f"replicas of several versions are running: {', '.join(versions)}"
@@ -276,18 +226,16 @@ def _different_settings(replicas: Sequence[Replica]) -> Iterator[str]:
         )
 
 
-def _group_notes(group: GroupState, now_ms: int) -> Iterator[str]:
+def _group_notes(group: GroupState) -> Iterator[str]:
     if group.recovers_itself:
         yield f"its workers recover stalled jobs (mode {group.mode})"
     if group.recovery_wait:
         yield str(group.recovery_wait)
-    if group.lost_payload and now_ms - group.lost_payload_ms > RECENT_MS:
-        yield f"{_lost_payload(group)}, the last of them more than an hour ago"
     if group.report:
         yield from remarks_of(group.report)
     for consumer in (*group.main.silent, *group.retry.silent):
         has = counted(consumer.pending, "delivery")
-        yield f"consumer {consumer.name} has {has} and has been silent for {consumer.idle_ms // 1000} s"
+        yield f"consumer {consumer.name} has {has} and has been silent for {duration(consumer.idle_ms)}"
 
 
 def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
@@ -303,11 +251,7 @@ def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         "left_out": snapshot.left_out,
         "replicas": [
             {name: value for name, value in asdict(replica).items() if name not in ("groups", "patterns")}
-            | {
-                "live": replica in snapshot.live,
-                "holds": snapshot.holds(replica.id),
-                "drained_until_ms": snapshot.drained.get(replica.id),
-            }
+            | {"live": replica in snapshot.live, "drained_until_ms": snapshot.drained.get(replica.id)}
             for replica in snapshot.replicas
         ],
         "groups": [asdict(group, dict_factory=with_group) for group in snapshot.groups],

@@ -1,7 +1,6 @@
-"""The state of a namespace and of its groups, as everything here talks of it.
+"""The state of a namespace and of its groups. Times are milliseconds. Moments are the server's clock.
 
-`reaper.operations.snapshot` reads it from Redis, and `reaper.operations.judgement` finds the problems. Times are
-milliseconds. Moments are the server's clock.
+`reaper.operations.snapshot` reads it from Redis, and `reaper.operations.judgement` finds the problems.
 """
 
 import re
@@ -36,7 +35,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class SilentConsumer:
-    """A consumer that holds deliveries and has shown no life for longer than the visibility timeout."""
+    """A consumer that has deliveries, and was idle for longer than the visibility timeout."""
 
     name: str
     pending: int
@@ -45,39 +44,40 @@ class SilentConsumer:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The waiting and pending jobs of one stream for the group. It is the stream itself, or its retry stream."""
+    """The ready and pending jobs of one stream for the group. It is the stream itself, or its retry stream."""
 
     exists: bool = False
-    """There is such a stream, with this group."""
+    """The stream exists and has this group."""
     is_foreign: bool = False
-    """Its key holds something that is no stream."""
+    """The key has another type."""
     entries: int = 0
     ready: Count = Count()
     oldest_ready_ms: int | None = None
-    """Age of the oldest entry that waits, where it is known."""
+    """Age of the oldest ready entry. None = unknown."""
     pending: int = 0
     oldest_pending_ms: int | None = None
-    """Idle time of the oldest pending entry; -1 = nobody owns it."""
+    """Idle time of the oldest pending entry."""
     is_exhausted: bool = False
-    """The last possible entry ID was delivered: Redis adds no further entry."""
+    """The last possible entry ID was delivered, so Redis adds no more entries."""
     consumers: int = 0
     last_read_ms: int | None = None
-    """How long ago a consumer last took something here; None = never."""
+    """How long ago a consumer last read here. None = never."""
     silent: tuple[SilentConsumer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """One stream/group pair, as Redis shows it, and as the replica reports it that holds its lease."""
+    """One group, from its keys and from the report of the replica that holds its lease."""
 
     stream: str
     group: str
     mode: str = ""
-    """Recovery mode that the group agreed on; '' = nobody has served it yet."""
+    """Recovery mode in the group settings; '' = there are none yet."""
     policy: str = ""
     visibility_ms: int = 0
     max_deliveries: int = 0
     mismatches: tuple[str, ...] = ()
+    """Settings of live workers that differ from the group's."""
     paused: bool = False
     recovery_wait: RecoveryWait | None = None
     """Recovery waits after a gap in the heartbeats."""
@@ -93,16 +93,15 @@ class GroupState:
     stale_writes_refused: int = 0
     """Writes that were rejected, because their replica did not hold the lease any more."""
     lost_payload: int = 0
-    """Entries that were found deleted although they were pending, since the group was first served."""
+    """Pending entries that were found deleted, since the group was first served."""
     lost_payload_ms: int = 0
-    """When the latest of them was found, by the server's clock; 0 = never."""
+    """When the latest of them was found; 0 = never."""
     lost_deliveries: int = 0
     """Deliveries that were reported as lost for certain, since the last `reaper groups requeue --lost`."""
-    lost_deliveries_ms: int = 0
     groups_lost: int = 0
-    """How often somebody destroyed the group, or deleted all of its consumers, since it was first served."""
+    """How often the group was found destroyed, or without all of its consumers."""
     groups_lost_ms: int = 0
-    """When that was found last, by the server's clock; 0 = never. The same above."""
+    """When that was found last; 0 = never."""
     holder: str = ""
     """Value of the group's lease; '' = no replica holds it."""
     lease_left_ms: int = 0
@@ -116,7 +115,7 @@ class GroupState:
 
     @property
     def pair(self) -> str:
-        """The pair in its written form ``orders/billing``."""
+        """The group in its written form ``orders/billing``."""
         return f"{self.stream}/{self.group}"
 
     @property
@@ -126,12 +125,12 @@ class GroupState:
 
     @property
     def recovers_itself(self) -> bool:
-        """Tell whether the group's workers recover what stalls."""
+        """Tell whether the workers of the group recover stalled jobs."""
         return self.mode == RecoveryMode.EMBEDDED
 
     @property
     def keys(self) -> GroupKeys:
-        """The Redis keys of this pair."""
+        """The Redis keys of the group."""
         return group_keys(self.stream, self.group)
 
 
@@ -142,18 +141,16 @@ class Snapshot:
     now_ms: int
     namespace: str
     server: str
-    """Product and version, such as ``Valkey 9.1.2``; '' = nobody asked."""
+    """Product and version, such as ``Valkey 9.1.2``."""
     replicas: tuple[Replica, ...] = ()
     drained: Mapping[str, int] = field(default_factory=dict)
-    """IDs of the replicas that are to hold no group, and until when."""
-    observers: tuple[Replica, ...] = ()
-    """Live replicas that only observe, in a namespace of their own; looked for where nobody else is alive."""
+    """IDs of the drained replicas, and until when they take no group."""
     watching: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """The pairs that each replica watches, by its ID."""
+    """The groups that each replica watches, by its ID."""
     groups: tuple[GroupState, ...] = ()
     """All known groups, or, of many, the worst."""
     left_out: int = 0
-    """Known groups that were not looked at: what is known of them is what the replicas say."""
+    """Known groups that were not read. Replicas count them by their problems."""
 
     @property
     def patterns(self) -> dict[str, PatternCounts]:
@@ -194,21 +191,7 @@ class Snapshot:
         """Return the live replicas that watch ``stream/group``."""
         return tuple(replica for replica in self.live if pair in self.watching.get(replica.id, ()))
 
-    def holds(self, replica_id: str) -> int:
-        """Return how many of the groups the replica serves."""
-        if self.left_out:
-            return sum(replica.held for replica in self.live if replica.id == replica_id)
-        return sum(group.served_by == replica_id for group in self.groups)
-
     @property
     def needs_no_reaper(self) -> bool:
-        """Tell whether there is none, and all groups are recovered by their workers."""
-        embedded = bool(self.groups) and all(group.recovers_itself for group in self.groups)
-        return embedded and not self.live
-
-    @property
-    def is_tried_out(self) -> bool:
-        """Return whether there are observers, and only workers have ever recovered in the groups."""
-        return (
-            bool(self.observers) and not self.live and all(not one.mode or one.recovers_itself for one in self.groups)
-        )
+        """Tell whether no replica is alive, and the workers of all groups recover stalled jobs."""
+        return bool(self.groups) and not self.live and all(group.recovers_itself for group in self.groups)

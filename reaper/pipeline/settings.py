@@ -62,5 +62,5 @@ class PipelineSettings(ProgramSettings):
     trim_margin: Seconds = Field(
         timedelta(minutes=10),
         ge=timedelta(0),
-        description="How much of what is in the lake `trim` leaves in the journals.",
+        description="Age below which `trim` leaves entries in the journals, although they are in the lake.",
     )

@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import anyio
 from redis.asyncio import Redis
 
-from reaper.batches import Batches
+from reaper.pipelined import PipelinedClient
 from reaper.settings import ReaperSettings
+from reaper.tasks import Tasks
+from reaper.wheel import Wheel
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.notices import Notices
-
-SCANS_AT_A_TIME = 32
-"""Half of the connections: what falls due in one group does not wait until a thousand others are scanned."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,10 +21,13 @@ class ReplicaContext:
     settings: ReaperSettings
     """As they are now: a reload replaces them."""
     client: Redis
-    leases: Redis
+    """For what is asked seldom."""
+    recoveries: PipelinedClient
+    """For calls that redeliver."""
+    reads: PipelinedClient
+    """For scans and maintenance."""
+    leases: PipelinedClient
     """For the calls that take, extend and hand over leases: they never wait behind the work of a thousand groups."""
-    ticks: Batches
-    """Sends the ticks of all groups."""
     notices: Notices
     """Wakes who waits for a lease, or for the schedules."""
     callbacks: Callbacks[str]
@@ -36,5 +37,5 @@ class ReplicaContext:
     """Returns about what the server's clock says now, for people."""
     watched: int = 0
     """How many groups the replica may serve."""
-    room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(SCANS_AT_A_TIME))
-    """For what is done for every group at once, and again and again: taking leases, and scanning."""
+    wheel: Wheel = field(default_factory=Wheel)
+    tasks: Tasks = field(default_factory=Tasks)

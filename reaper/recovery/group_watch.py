@@ -6,25 +6,26 @@ deliveries of a consumer that a third party deletes (`reaper.recovery.lost`).
 
 import logging
 import random
-from collections.abc import Callable, Container
-from contextlib import nullcontext
+from collections.abc import Callable
+from functools import partial
 
 import anyio
-from anyio.abc import TaskGroup
 from redis.exceptions import RedisError, ResponseError
 
 from reaper.failpoints import failpoint
-from reaper.lease import PAGE, EndOfTerm, GroupLease, Term
-from reaper.reasons import FEW_GROUPS
+from reaper.lease import PAGE, EndOfTerm, GroupLease, Term, Tick
+from reaper.reasons import FEW_GROUPS, SCANS_MISSED
 from reaper.recovery.context import ReplicaContext
-from reaper.recovery.lost import BEGINNING, LostDeliveries
+from reaper.recovery.lost import LostDeliveries
 from reaper.recovery.notes import MOVE_DUE, GroupNotes, settings_report
-from reaper.recovery.on_demand import OnDemandTask, Work
 from reaper.recovery.rate import RateLimit
+from reaper.recovery.scanner import Scanner
 from reaper.recovery.source_watch import SourceWatch
 from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
+from reaper.tasks import Chores
+from reaper.wheel import SLOT_S, Alarm
 from workers.protocol.calls.group_load import group_names
 from workers.protocol.calls.group_moves import Authority, DueMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind
@@ -32,7 +33,6 @@ from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
-from workers.upkeep.cleanup import GroupCleanup
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +47,12 @@ SPREAD = 0.2
 
 
 class GroupWatch:
-    """One group, one term. `run` must be running. In an idle group, only the ticks have a task."""
+    """One group, one term. An idle group has no task: an alarm sends its tick, and a callback reads the answer."""
 
     __slots__ = (
-        "_context", "_deleted", "_end", "_full_scan", "_groups_lost", "_has_scanned", "_interval_s", "_journal_at",
-        "_keys", "_lease", "_lost", "_moves", "_next_full_s", "_notes", "_poll_s", "_rate", "_scanned_s", "_sources",
-        "_tasks", "_term", "_verdict", "_writer", "group",
+        "_alarm", "_chores", "_context", "_end", "_ended", "_has_scanned", "_interval_s",
+        "_keys", "_lease", "_lost", "_next_full_s", "_notes", "_poll_s", "_rate", "_scanned_s",
+        "_sources", "_term", "_ticking", "_verdict", "_writer", "group",
     )  # fmt: skip
 
     def __init__(
@@ -60,30 +60,30 @@ class GroupWatch:
         context: ReplicaContext,
         lease: GroupLease,
         term: Term,
-        end: Callable[[EndOfTerm], None],
+        ended: Callable[[EndOfTerm], None],
         notes: GroupNotes,
         verdict: Verdict | None = None,
     ) -> None:
-        """``end`` ends the term. An observer counts in its ``verdict``, term after term."""
+        """``ended`` is called when the term has ended. An observer counts in its ``verdict``, term after term."""
         self.group = group = lease.group
         self._context = context
         self._lease = lease
         self._term = term
-        self._end = end
+        self._ended = ended
+        self._end: EndOfTerm | None = None
         self._notes = notes
         self._verdict = verdict
         self._keys = group.keys
-        self._writer = GroupWriter(context.client, group, Authority(term.holder, term.token), lease.journal)
-        self._lost = LostDeliveries(self._writer)
-        self._journal_at = BEGINNING
-        self._groups_lost: int | None = None
-        self._deleted: Container[bytes] = ()
-        """Consumers that the latest cleanup found deleted. The scan before it may have seen their entries."""
+        self._chores = Chores(context.wheel, context.tasks, group.keys.pair, self._failed)
+        self._writer = GroupWriter(
+            context.recoveries, context.reads, group, Authority(term.holder, term.token), lease.journal_limit
+        )
+        self._lost = LostDeliveries(self._writer, context.settings.consumer_retention)
         self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}
-        self._tasks: TaskGroup | None = None
-        self._full_scan = OnDemandTask(self._start, self._scan_everything)
-        self._moves = OnDemandTask(self._start, self._move_due)
+        self._alarm = Alarm(self._tick)
+        self._ticking: list[Scanner] = []
+        """Those whose new entries the latest tick reads."""
         self._poll_s = RELEASE_POLL_S[0]
         self._next_full_s = self._scanned_s = float("-inf")
         self._has_scanned = False
@@ -91,26 +91,40 @@ class GroupWatch:
 
     # ---- lifecycle
 
-    async def run(self) -> None:
-        """Serve the group until cancelled. Redis errors never end it."""
+    def begin(self) -> None:
+        """Serve the group until `end`, or until the lease is lost. Errors of Redis do not end it."""
         self._notes.term_begins(self._term.token, by_group=self._context.watched <= FEW_GROUPS)
-        channels = () if self._verdict else (self._keys.schedule, self._keys.stream_schedule)
-        try:
-            async with anyio.create_task_group() as self._tasks:
-                with self._context.notices.waking(self._moves.wake, channels):
-                    self._add_source(self._keys.stream)
-                    pause_s = 0.0
-                    while True:
-                        await anyio.sleep(pause_s)
-                        pause_s = await self._look()
-        finally:
-            self._notes.tell_moved()
-            if self._verdict:
-                self._notes.tell_verdict(self._verdict, at_the_end=True)
+        self._add_source(self._keys.stream)
+        if self._verdict:
+            self._chores.wake(self._observe)
+        else:
+            self._context.notices.add(self._move_soon, self._schedules)
+            self._tick()
 
-    def _start(self, work: Work) -> None:
-        if self._tasks:
-            self._tasks.start_soon(work)
+    def end(self, reason: EndOfTerm) -> None:
+        """End the term. ``ended`` is called once, when the calls that have begun have their answers."""
+        if self._end is None:
+            self._end = reason
+            self._alarm.cancel()
+            if not self._verdict:
+                self._context.notices.remove(self._move_soon, self._schedules)
+            self._chores.stop(self._over)
+
+    def _over(self) -> None:
+        self._notes.tell_moved()
+        if self._verdict:
+            self._notes.tell_verdict(self._verdict, at_the_end=True)
+        self._ended(self._end or EndOfTerm.FAILED)
+
+    def _failed(self) -> None:
+        self.end(EndOfTerm.FAILED)
+
+    @property
+    def _schedules(self) -> tuple[str, str]:
+        return self._keys.schedule, self._keys.stream_schedule
+
+    def _move_soon(self) -> None:
+        self._chores.wake(self._move_due)
 
     def _add_source(self, source: str) -> None:
         self._sources[source] = SourceWatch(
@@ -119,55 +133,96 @@ class GroupWatch:
             source,
             notes=self._notes,
             rate=self._rate,
-            start=self._start,
+            chores=self._chores,
             refused=self._call_refused,
-            wake_moves=self._moves.wake,
+            wake_moves=self._move_soon,
             verdict=self._verdict,
         )
 
     # ---- the tick: the lease, the beat, and new deliveries
 
-    async def _look(self) -> float:
-        """Read new deliveries. Return the pause before the next look, in seconds."""
-        pause_s = self._interval_s * random.uniform(0.9, 1)
-        if anyio.current_time() >= self._next_full_s and not self._full_scan.is_running:
-            self._full_scan.wake()
+    def _tick(self) -> None:
+        self._chores.safely(self._ask)
+
+    def _ask(self) -> None:
+        """Extend the lease, and ask for new deliveries."""
+        self._scan_if_due()
+        scanners = [source.scanner for source in self._sources.values()]  # the stream, and perhaps the retry stream
         try:
+            failpoint("tick.before")
+        except ConnectionError as error:
+            self._look_failed(error)
+            self._tick_again(self._interval_s / 3)
+            return
+        for scanner in scanners:
+            scanner.page_begins()
+        self._ticking = scanners
+        after, retry_after, *_ = [*(scanner.after for scanner in scanners), b""]
+        self._lease.tick(self._term.holder, after, retry_after, self._answered)
+
+    def _tick_again(self, pause_s: float) -> None:
+        self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S)
+
+    def _answered(self, tick: Tick | Exception | None) -> None:
+        if self._end is None:  # else it was asked for in a term that is over
+            self._chores.safely(partial(self._read, tick))
+        for scanner in self._ticking:
+            scanner.page_ends()
+
+    def _read(self, tick: Tick | Exception | None) -> None:
+        if tick is None:
+            self._lease_is_lost("tick")
+            return
+        pause_s = self._interval_s * random.uniform(0.9, 1)
+        error = tick if isinstance(tick, Exception) else self._act_on(tick)
+        if error:
+            pause_s /= 3
+            self._look_failed(error)
+        else:
+            self._notes.scanned(self._context.server_ms())
+        self._tick_again(pause_s)
+
+    def _act_on(self, tick: Tick) -> Exception | None:
+        """Arm timers for new deliveries, and begin other work that the tick shows. Return why a part of it failed."""
+        for scanner, rows in zip(self._ticking, (tick.rows, tick.retry_rows), strict=False):
+            scanner.saw(rows)
+            if len(rows) == PAGE:
+                self._chores.wake(self._scan_tails)
+        if not tick.is_agreed:
+            self._chores.wake(self._restore_settings)
+        if 0 <= tick.due_ms <= self._interval_s * 1000:
+            self._move_soon()
+        return ResponseError(tick.error) if tick.error else None
+
+    async def _scan_tails(self) -> None:
+        """Read the rest of a mass of new deliveries."""
+        try:
+            for source in list(self._sources.values()):
+                await source.scanner.tail()
+        except (RedisError, OSError) as error:
+            self._look_failed(error)
+
+    async def _observe(self) -> float:
+        """Read new deliveries without a lease. Return the pause before the next look, in seconds."""
+        pause_s = self._interval_s * random.uniform(0.9, 1)
+        self._scan_if_due()
+        try:
+            for source in list(self._sources.values()):
+                await source.scanner.tail()
             if self._verdict:
-                for source in list(self._sources.values()):
-                    await source.scanner.tail()
                 self._notes.tell_verdict(self._verdict)
-            else:
-                await self._tick()
             self._notes.scanned(self._context.server_ms())
         except (RedisError, OSError) as error:
             pause_s /= 3
             self._look_failed(error)
         return pause_s
 
-    async def _tick(self) -> None:
-        """Extend the lease, and read new deliveries."""
-        main, retry = self._sources[self._keys.stream].scanner, self._sources.get(self._keys.retry)
-        failpoint("tick.before")
-        with main.page_under_way(), retry.scanner.page_under_way() if retry else nullcontext():
-            tick = await self._lease.tick(self._term.holder, main.after, retry.scanner.after if retry else b"")
-            if tick is None:
-                self._lease_is_lost("tick")
-                return
-            main.saw(tick.rows)
-            if retry:
-                retry.scanner.saw(tick.retry_rows)
-        if not tick.is_agreed:
-            logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))
+    async def _restore_settings(self) -> None:
+        logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))
+        try:
             await self._write_settings()
-        if 0 <= tick.due_ms <= self._interval_s * 1000:
-            self._moves.wake()
-        if tick.error:
-            raise ResponseError(tick.error)
-        if len(tick.rows) == PAGE:
-            await main.tail()
-        if retry and len(tick.retry_rows) == PAGE:
-            await retry.scanner.tail()
+        except (RedisError, OSError) as error:
+            self._look_failed(error)
 
     async def _write_settings(self) -> None:
         """Write the settings of the group again, and create a group that is missing, if that is wanted."""
@@ -180,10 +235,10 @@ class GroupWatch:
 
     def _lease_is_lost(self, doing: str) -> None:
         logger.warning(
-            "the lease of the group is not ours any more: %s",
+            "this replica does not hold the lease any more: %s",
             fields(group=self._keys.pair, token=self._term.token, doing=doing),
         )
-        self._end(EndOfTerm.NOT_OURS)
+        self.end(EndOfTerm.NOT_OURS)
 
     def _look_failed(self, error: BaseException) -> None:
         if meaning_of(error) is not Meaning.NO_GROUP:
@@ -198,12 +253,15 @@ class GroupWatch:
 
     # ---- full scans
 
+    def _scan_if_due(self) -> None:
+        if anyio.current_time() >= self._next_full_s and not self._chores.is_started(self._scan_everything):
+            self._chores.wake(self._scan_everything, in_turn=True)
+
     async def _scan_everything(self) -> None:
         # Groups that were taken together are spread over the interval.
         pause_s = self._context.settings.full_scan_interval.total_seconds() * random.uniform(1 - SPREAD, 1)
         try:
-            async with self._context.room:
-                await self._scan_fully()
+            await self._scan_fully()
             self._notes.worked("scan everything")
         except (RedisError, OSError) as error:
             pause_s = min(pause_s, FULL_RETRY_S)
@@ -230,47 +288,18 @@ class GroupWatch:
 
     async def _scan_fully(self) -> None:
         await self._watch_retry_stream()
-        journal_at = await self._lost.journal_position()
+        await self._lost.scan_begins()
         with self._notes.telemetry.full_scan():
             entries = sum([await source.scanner.full() for source in list(self._sources.values())])
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if self._verdict:
             return
-        await self._note_lost()
-        for source in self._sources.values():
-            source.scanner.forget_gone()
-        self._journal_at = journal_at
+        scanners = {key: source.scanner for key, source in self._sources.items()}
+        self._notes.cleaned_up(await self._lost.scan_ends(scanners), is_remade=self._lost.is_remade)
         if not self._has_scanned:
-            self._moves.wake()  # some may have been released in an earlier term
+            self._move_soon()  # some may have been released in an earlier term
         self._has_scanned = True
-        await self._report_lost()
-
-    async def _note_lost(self) -> None:
-        """Clean up, and note the deliveries whose consumer, or group, was deleted since the last full scan."""
-        missing = [
-            await self._lost.look(key, one.scanner.gone_by_consumer(), self._journal_at, self._deleted)
-            for key, one in self._sources.items()
-        ]
-        if self._groups_lost is None:
-            self._groups_lost = await self._writer.groups_lost()
-        cleanup = GroupCleanup(self._context.client, self._writer.moves, self._context.settings.consumer_retention)
-        kept = await cleanup.tidy()
-        is_remade = False
-        if not isinstance(kept, Refusal):
-            self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
-            is_remade = kept.groups_lost > self._groups_lost  # also if an earlier call found it whose reply was lost
-            self._groups_lost, self._deleted = kept.groups_lost, kept.lost
-            self._notes.tally.unread_ms = kept.unread_ms
-            for consumer in kept.lost:
-                self._notes.consumer_was_lost(consumer)
-        if is_remade:
-            self._notes.group_was_lost()
-        for source, found in zip(self._sources, missing, strict=True):
-            self._lost.note(found, is_remade=is_remade and source == self._keys.stream)
-
-    async def _report_lost(self) -> None:
-        """Report those of them that are lost by now."""
-        reports = await self._lost.report(self._sources)
+        reports = await self._lost.report(scanners)
         if isinstance(reports, Refusal):
             self._call_refused(reports)
             return
@@ -281,7 +310,7 @@ class GroupWatch:
         """Watch the group's retry stream while it exists, with any policy."""
         retry = self._keys.retry
         # A stream without the group is what a copy makes that was written just after a third party deleted the stream.
-        exists = self.group.group in await group_names(self._context.client, retry)
+        exists = self.group.group in await group_names(self._context.reads, retry)
         if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._verdict:
             await self._write_settings()  # makes the stream and its group
             exists = True
@@ -319,10 +348,10 @@ class GroupWatch:
         if refusal.kind is RefusalKind.STALE:
             self._notes.telemetry.write_rejected()
             logger.warning(
-                "write rejected, the lease of the group is not ours any more: %s",
+                "write rejected, this replica does not hold the lease any more: %s",
                 fields(group=self._keys.pair, token=self._term.token, lease=refusal.detail),
             )
-            self._end(EndOfTerm.NOT_OURS)
+            self.end(EndOfTerm.NOT_OURS)
         elif refusal.kind is RefusalKind.PAUSED:
             self._notes.paused()
         elif refusal.wait:
@@ -334,15 +363,26 @@ class GroupWatch:
 
     def report(self) -> GroupReport:
         """Return the report for ``reaper status``."""
-        now = monotonic_ms()
-        timers = [source.timers for source in self._sources.values()]
-        dues = [due for one in timers if (due := one.next_due()) is not None]
+        due_ms, timers = self._next_due_ms(), [source.timers for source in self._sources.values()]
         return settings_report(
             self.group,
             self._notes.tally,
             token=self._term.token,
             scan_interval_ms=round(self._interval_s * 1000),
             timers=sum(map(len, timers)),
-            next_due_ms=max(0, min(dues) - now) if dues else None,
-            late_ms=max(0, now - min(dues)) if dues else 0,
+            next_due_ms=None if due_ms is None else max(0, due_ms),
+            late_ms=max(0, -(due_ms or 0)),
         )
+
+    @property
+    def is_well(self) -> bool:
+        """Tell whether the report has no problem. Hot: each heartbeat asks it of every group."""
+        tally, due_ms = self._notes.tally, self._next_due_ms()
+        is_late = due_ms is not None and due_ms < 0
+        scanned_ms = self._context.server_ms() - tally.last_scan_ms if tally.last_scan_ms else 0
+        return not (tally.is_remarkable or is_late or scanned_ms > self._interval_s * SCANS_MISSED * 1000)
+
+    def _next_due_ms(self) -> int | None:
+        """Return when the next timer is due, from now on."""
+        dues = [due for source in self._sources.values() if (due := source.timers.next_due()) is not None]
+        return min(dues) - monotonic_ms() if dues else None

@@ -8,16 +8,20 @@ deliveries again. So a report waits until its registration ends, at most one vis
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import anyio
 from redis.exceptions import ResponseError
 
+from reaper.recovery.scanner import Scanner
 from reaper.recovery.writer import GroupWriter
+from workers.protocol.calls.group_moves import CleanupResult
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.events import ENDS, events_of
 from workers.protocol.keys import is_worker
 from workers.protocol.meaning import Meaning, meaning_of
+from workers.upkeep.cleanup import GroupCleanup
 
 BATCH = 500
 """Entries of one report."""
@@ -55,26 +59,51 @@ class Report:
 class LostDeliveries:
     """The lost deliveries of one group in one term. Methods raise errors of redis-py."""
 
-    def __init__(self, writer: GroupWriter) -> None:
+    def __init__(self, writer: GroupWriter, retention: timedelta | None) -> None:
+        """The cleanup of full scans deletes consumers that were silent for ``retention``. None = it keeps them."""
         self._writer = writer
+        self._retention = retention
+        self._cleanup = GroupCleanup(writer.reads, writer.moves)
         self._missing: list[Missing] = []
+        self._journal_before = self._journal_at = BEGINNING
+        """Last entry of the journal before the full scan that ended last, and before the one that is under way."""
+        self._deleted: Container[bytes] = ()
+        """Consumers that the latest cleanup found deleted. The scan before it may have seen their entries."""
+        self.is_remade = False
+        """A third party destroyed the group between the last two full scans."""
 
-    async def journal_position(self) -> bytes:
+    async def scan_begins(self) -> None:
+        """Note what the journal has before a full scan."""
+        self._journal_at = await self._journal_position()
+
+    async def scan_ends(self, scanners: Mapping[str, Scanner]) -> CleanupResult | Refusal:
+        """Clean up, and note the deliveries whose consumer, or group, was deleted since the last full scan."""
+        missing = {key: await self._look(key, one.gone_by_consumer()) for key, one in scanners.items()}
+        kept, self.is_remade = await self._cleanup.tidy(self._retention), False
+        if not isinstance(kept, Refusal):
+            scanners[self._writer.keys.stream].forget_holders(kept.deleted)
+            self.is_remade, self._deleted = self._cleanup.is_remade, kept.lost
+        for source, found in missing.items():
+            is_remade = self.is_remade and source == self._writer.keys.stream
+            self._missing += [missing for missing in found if is_remade or missing.is_deleted]
+            scanners[source].forget_gone()
+        self._journal_before = self._journal_at
+        return kept
+
+    async def _journal_position(self) -> bytes:
         """Return the ID of the journal's last entry."""
         try:
-            newest: Any = await self._writer.client.xrevrange(self._writer.keys.journal, "+", "-", 1)
+            newest: Any = await self._writer.reads.xrevrange(self._writer.keys.journal, "+", "-", 1)
         except ResponseError as error:
             _raise_if_away(error)
             return BEGINNING
         return bytes(newest[0][0]) if newest else BEGINNING
 
-    async def look(
-        self, source: str, gone: Mapping[bytes, Sequence[bytes]], journal_at: bytes, deleted: Container[bytes]
-    ) -> list[Missing]:
+    async def _look(self, source: str, gone: Mapping[bytes, Sequence[bytes]]) -> list[Missing]:
         """Return the entries that are ``gone`` from ``source``, by the consumer that had them.
 
-        Call it before the cleanup, which removes registrations of deleted consumers. Those of ``deleted`` were removed
-        by the cleanup before. A worker that leaves removes its registration together with its consumer.
+        The cleanup behind it removes registrations of deleted consumers, and the one before removed others. A worker
+        that leaves removes its registration together with its consumer.
         """
         there = await self._writer.consumers(source) if gone else set()
         workers = [consumer for consumer in gone if is_worker(consumer)]
@@ -82,14 +111,12 @@ class LostDeliveries:
         now, visibility_s = anyio.current_time(), self._writer.group.visibility_timeout.total_seconds()
         found = []
         for consumer, ids in gone.items():
-            is_known = consumer in left_ms or not is_worker(consumer) or consumer in deleted
+            is_known = consumer in left_ms or not is_worker(consumer) or consumer in self._deleted
             due_s = now + min(left_ms.get(consumer, 0) / 1000, visibility_s)
-            found.append(Missing(source, consumer, ids, consumer not in there and is_known, journal_at, due_s))
+            found.append(
+                Missing(source, consumer, ids, consumer not in there and is_known, self._journal_before, due_s)
+            )
         return found
-
-    def note(self, found: Iterable[Missing], *, is_remade: bool) -> None:
-        """Note the entries of deleted consumers, or of all consumers if the group ``is_remade``."""
-        self._missing += [missing for missing in found if is_remade or missing.is_deleted]
 
     async def report(self, sources: Container[str]) -> list[Report] | Refusal:
         """Report the entries that are due. Forget those of other ``sources``, which do not exist any more."""
@@ -114,9 +141,9 @@ class LostDeliveries:
     async def _settled(self, ids: Container[bytes], after: bytes) -> tuple[set[bytes], bool]:
         """Return those of ``ids`` that the journal names as settled behind ``after``, and whether it names all."""
         settled: set[bytes] = set()
-        client, journal, start = self._writer.client, self._writer.keys.journal, after
+        client, journal, start = self._writer.reads, self._writer.keys.journal, after
         try:
-            is_complete = bool(self._writer.journal.writes) and (
+            is_complete = self._writer.journal_limit > 0 and (
                 after == BEGINNING or bool(await client.xrange(journal, after, after))
             )
             while True:

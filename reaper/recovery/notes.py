@@ -18,9 +18,9 @@ from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.group_moves import DueMoves
+from workers.protocol.calls.group_moves import CleanupResult, DueMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
-from workers.protocol.calls.refusals import RecoveryWait, explained
+from workers.protocol.calls.refusals import RecoveryWait, Refusal, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import Pending, RecoveryMode, first_of, text
@@ -189,14 +189,12 @@ class GroupNotes:
 
     # ---- deliveries
 
-    def batch(self, found: Sequence[Recovered], began_ns: int) -> None:
-        """Count, log and report the overdue deliveries of one recovery call that began at ``began_ns``."""
-        self.telemetry.recovered(found, began_ns)
+    def batch(self, found: Sequence[Recovered]) -> None:
+        """Count, log and report the overdue deliveries of one recovery call."""
+        self.telemetry.recovered(found)
         became = Counter(row.outcome for row in found)
         tally = self.tally
         tally.recovered += became[Outcome.REDELIVERED]
-        tally.quarantined += became[Outcome.QUARANTINED]
-        tally.dead_lettered += became[Outcome.DEAD_LETTERED]
         tally.held += became[Outcome.HELD]
         if became[Outcome.REDELIVERED] or became[Outcome.QUARANTINED]:
             self._ready += became[Outcome.REDELIVERED]
@@ -293,15 +291,19 @@ class GroupNotes:
             error="lost_delivery",
         )
 
-    def consumer_was_lost(self, consumer: bytes) -> None:
-        """A third party deleted the consumer of a dead worker. The cleanup logs it. Its deliveries are unknown here."""
-        self._report("error", consumer=text(consumer), error="lost_consumer")
+    def cleaned_up(self, kept: CleanupResult | Refusal, *, is_remade: bool) -> None:
+        """A cleanup found consumers of dead workers that a third party deleted, or that the group ``is_remade``.
 
-    def group_was_lost(self) -> None:
-        """A third party destroyed the group. Its deliveries are reported later."""
-        self.telemetry.lost_group()
-        logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._pair))
-        self._report("error", error="group_destroyed")
+        The cleanup logs the consumers. Which deliveries they had is not known here, or reported later.
+        """
+        if not isinstance(kept, Refusal):
+            self.tally.unread_ms = kept.unread_ms
+            for consumer in kept.lost:
+                self._report("error", consumer=text(consumer), error="lost_consumer")
+        if is_remade:
+            self.telemetry.lost_group()
+            logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._pair))
+            self._report("error", error="group_destroyed")
 
     def moved(self, moved: DueMoves) -> None:
         """Due jobs were made ready, except those that cannot be, and quarantined jobs were released."""

@@ -8,8 +8,7 @@ On the way it notes which consumer has which deliveries, in some 20 bytes a deli
 deliveries are known from the full scan before.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -120,24 +119,26 @@ class Scanner:
         entries = 0
         while True:
             failpoint("scan.before_page")
-            with self.page_under_way():
+            self.page_begins()
+            try:
                 rows = await self.client.execute_command("XPENDING", self.source, self.group, start, "+", self.page)
                 self.saw(rows)
+            finally:
+                self.page_ends()
             entries += len(rows)
             if len(rows) < self.page or rows[-1][0] == LAST_ENTRY_ID:
                 return entries
             start = _behind(rows)  # not `after`: another page may have come meanwhile
 
-    @contextmanager
-    def page_under_way(self) -> Iterator[None]:
-        """Remember the entries that we recover while the block reads a page. The page may show their former state."""
+    def page_begins(self) -> None:
+        """Remember the entries that we recover from now on. The page that is asked for may show their former state."""
         self._pages += 1
-        try:
-            yield
-        finally:
-            self._pages -= 1
-            if not self._pages:
-                self._recovered = {}
+
+    def page_ends(self) -> None:
+        """Note that a page was read, or did not come."""
+        self._pages -= 1
+        if not self._pages:
+            self._recovered = {}
 
     def saw(self, rows: Sequence[Any]) -> None:
         """Arm a timer for each row of ``XPENDING``. The next page begins behind the last one."""

@@ -5,7 +5,6 @@ A timer is a hint, and the script decides.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from time import time_ns
 
 import anyio
 from redis.asyncio import Redis
@@ -13,13 +12,13 @@ from redis.exceptions import RedisError
 
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.notes import GroupNotes
-from reaper.recovery.on_demand import OnDemandTask, Start
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.scanner import Scanner
 from reaper.recovery.timers import Timers
 from reaper.recovery.verdict import LOOKS as FOLLOWED
 from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
+from reaper.tasks import Chores
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.messages import CLAIM_READY_MS, Pending, Redelivery, in_order
@@ -38,8 +37,8 @@ class SourceWatch:
     """Timers of one source, kept by its scanner and fired here."""
 
     __slots__ = (
-        "_context", "_fires", "_helps", "_in_place", "_is_stopped", "_notes", "_rate", "_refused", "_source",
-        "_verdict", "_visibility_ms", "_wake_moves", "_writer", "scanner", "timers",
+        "_chores", "_context", "_in_place", "_is_stopped", "_notes", "_rate", "_refused", "_source", "_verdict",
+        "_visibility_ms", "_wake_moves", "_writer", "scanner", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -50,13 +49,14 @@ class SourceWatch:
         *,
         notes: GroupNotes,
         rate: RateLimit,
-        start: Start,
+        chores: Chores,
         refused: Callable[[Refusal], None],
         wake_moves: Callable[[], None],
         verdict: Verdict | None = None,
     ) -> None:
-        """``start`` starts a task. ``wake_moves`` is called if a job may be quarantined. An observer has a verdict."""
+        """``wake_moves`` is called if a job may be quarantined. An observer has a verdict."""
         self._context = context
+        self._chores = chores
         self._writer = writer
         self._source = source
         self._notes = notes
@@ -68,17 +68,14 @@ class SourceWatch:
         self._in_place = writer.group.redelivery is Redelivery.IN_PLACE
         self._is_stopped = False
         self.timers = Timers()
-        self._fires = OnDemandTask(start, self._fire)
-        self._helps = OnDemandTask(start, self._fire_what_is_due)
-        """A second call. While the server runs one, the replica reads the answer to the other."""
         self.scanner = Scanner(
-            client=context.client,
+            client=context.reads,
             source=source,
             group=writer.group.group,
             visibility_ms=self._visibility_ms,
             page=SCAN_PAGE,
             timers=self.timers,
-            armed=self._fires.wake,
+            armed=self._armed,
             in_place=self._in_place,
             forgotten=self._gone,
         )
@@ -86,7 +83,6 @@ class SourceWatch:
     def stop(self) -> None:
         """Stop firing (the stream is gone)."""
         self._is_stopped = True
-        self._fires.wake()
 
     def _gone(self, entry_ids: Sequence[bytes], now_ms: int) -> None:
         """Take entries that are not pending any more, and not by us."""
@@ -97,6 +93,12 @@ class SourceWatch:
 
     # ---- firing
 
+    def _armed(self) -> None:
+        """Fire when the first timer is due."""
+        due = self.timers.next_due()
+        if due is not None:
+            self._chores.wake(self._fire, (due - monotonic_ms()) / 1000)
+
     async def _fire(self) -> float | None:
         """Recover a batch that is due. Return the seconds until the next one."""
         due = None if self._is_stopped else self.timers.next_due()
@@ -106,7 +108,8 @@ class SourceWatch:
         ready_at = max(due, self._rate.ready_at_ms(now))
         return (ready_at - now) / 1000 if ready_at > now else await self._fire_batch(now)
 
-    async def _fire_what_is_due(self) -> float | None:
+    async def _help(self) -> float | None:
+        """Make a second call. While the server runs one, the replica reads the answer to the other."""
         pause_s = await self._fire()
         return None if pause_s else pause_s
 
@@ -115,7 +118,7 @@ class SourceWatch:
         # Armed again before the call is sent, so a lost reply loses no timer.
         self.timers.arm_popped(due, now + RETRY_MS)
         if len(due) == RECOVER_BATCH:
-            self._helps.wake()
+            self._chores.wake(self._help)
         try:
             if self._verdict:
                 await self._observe(due, self._verdict)
@@ -130,7 +133,6 @@ class SourceWatch:
 
     async def _recover(self, due: Collection[bytes]) -> None:
         self._rate.spend(len(due))  # before the call: another one may be under way
-        began_ns = time_ns()
         result = await self._writer.recover(self._source, in_order(due, bytes))
         if isinstance(result, Refusal):
             self._rate.spend(-len(due))
@@ -149,7 +151,7 @@ class SourceWatch:
                 self.scanner.gone(row.entry_id)
                 self._gone([row.entry_id], now)
         self._watch_third_parties(result)
-        self._notes.batch(result, began_ns)
+        self._notes.batch(result)
         self._rate.spend(-sum(row.outcome not in ENDED for row in result))
 
     def _watch_third_parties(self, found: Sequence[Recovered]) -> None:

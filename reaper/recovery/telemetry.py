@@ -1,9 +1,9 @@
-"""Spans and metrics of one group, and the span of a lost delivery in the place of its worker."""
+"""Spans and metrics of one group."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter, time_ns
+from time import perf_counter
 
 from reaper.settings import WatchedGroup
 from workers.protocol.calls.recovery import ENDED, Recovered
@@ -44,21 +44,19 @@ class GroupTelemetry:
         self.false_recovery(0)
         self.lost_group(0)
 
-    def recovered(self, found: Sequence[Recovered], began_ns: int) -> None:
-        """Export the results of a recovery call that began at ``began_ns``."""
+    def recovered(self, found: Sequence[Recovered]) -> None:
+        """Export the results of a recovery call."""
         if telemetry.is_measuring():
             self._measure([row for row in found if row.outcome in ENDED])
         if not telemetry.is_tracing():
             return
-        ended_ns = time_ns()
         how: Attributes = {
-            telemetry.RECOVERY_REASON: telemetry.VISIBILITY_TIMEOUT,
             telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER),
             telemetry.FENCING_TOKEN: self._token,
         }
         for row in found:
-            if row.traced and row.outcome in ENDED:
-                emit_recovered(row, self._group.stream, self._group.group, how, began_ns=began_ns, ended_ns=ended_ns)
+            if row.outcome in ENDED:
+                emit_recovered(row, self._group.stream, self._group.group, how)
 
     def _measure(self, ended: Sequence[Recovered]) -> None:
         by_mode = self._labels | {telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER)}

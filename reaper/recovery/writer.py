@@ -12,7 +12,6 @@ from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
 from reaper.settings import WatchedGroup
-from workers.protocol.calls import Journal
 from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind, read_refusal
@@ -34,9 +33,12 @@ class GroupWriter:
     """Writes of one term in one group. All methods raise what redis-py raises; all are fenced."""
 
     client: Redis
+    reads: Redis
+    """For calls that find and report, which may wait for each other."""
     group: WatchedGroup
     authority: Authority
-    journal: Journal
+    journal_limit: int
+    """Length of the journal; 0 = none is written."""
 
     @property
     def keys(self) -> GroupKeys:
@@ -46,7 +48,7 @@ class GroupWriter:
     @property
     def moves(self) -> GroupMoves:
         """The scripts that embedded workers call, too."""
-        return GroupMoves.of(self.keys, self.journal, authority=self.authority)
+        return GroupMoves(self.keys, self.journal_limit, self.authority)
 
     async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover.lua``).
@@ -77,30 +79,18 @@ class GroupWriter:
 
         ``consumer`` held them in ``source``. Returns the lost ones.
         """
-        keys = self.keys
-        reply = await REPORT_LOST.run(
-            self.client,
-            [source, keys.lease, keys.agreement, keys.journal],
-            [
-                self.authority.holder, keys.group, consumer, int(is_certain),
-                "stream" if source == keys.stream else "retry", *self.journal, self.authority.token, *entry_ids,
-            ],
-        )  # fmt: skip
+        words = self.moves.spell_for_all(source, consumer, int(is_certain), *entry_ids)
+        reply = await REPORT_LOST.run(self.reads, *words)
         return list(reply[1:]) if reply[0] == b"ok" else read_refusal(reply)
 
     async def consumers(self, source: str) -> set[bytes]:
         """Return the group's consumers in ``source``."""
-        return {row["name"] for row in await self.client.xinfo_consumers(source, self.keys.group)}
-
-    async def groups_lost(self) -> int:
-        """Return how often the group was found to be another one, since it was first served."""
-        times: Any = await self.client.hget(self.keys.agreement, "groups_lost")
-        return whole_number(times, 0)
+        return {row["name"] for row in await self.reads.xinfo_consumers(source, self.keys.group)}
 
     async def registrations(self, consumers: Sequence[bytes]) -> dict[bytes, int]:
         """Return for how many ms the registrations of workers count, by their consumer."""
-        found: Any = await self.client.hmget(self.keys.agreement, [b"member:" + consumer for consumer in consumers])
-        now_ms = await server_ms(self.client)
+        found: Any = await self.reads.hmget(self.keys.agreement, [b"member:" + consumer for consumer in consumers])
+        now_ms = await server_ms(self.reads)
         fields = {consumer: value.split(b",") for consumer, value in zip(consumers, found, strict=True) if value}
         return {one: whole_number(words[0], 0) - now_ms for one, words in fields.items() if len(words) > 1}
 

@@ -75,7 +75,7 @@ class Discovery:
     def interval_ms(self) -> int | None:
         """Time between two scans. None = this replica does not scan."""
         settings = self._settings()
-        return to_ms(settings.discovery_interval) if settings.patterns and self._may_scan else None
+        return to_ms(settings.discovery) if settings.patterns and self._may_scan else None
 
     def hear(self, version: str, *, is_our_turn: bool) -> None:
         """Read the groups if they have changed, and scan if it is our turn."""
@@ -135,8 +135,8 @@ class Discovery:
         try:
             await self._client.zrem(self._keys.scanned, self._digest())
         except (RedisError, OSError):
-            logger.debug("cannot leave the scan to others", exc_info=True)  # they scan one interval later
-        await anyio.sleep(self._settings().discovery_interval.total_seconds())
+            logger.debug("cannot hand the scan over", exc_info=True)  # they scan one interval later
+        await anyio.sleep(self._settings().discovery.total_seconds())
         self._may_scan = True  # an administrator may have granted the right
 
     # ---- scanning

@@ -8,6 +8,7 @@ the order that they know.
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 import anyio
 from redis.asyncio import Redis
@@ -69,7 +70,7 @@ class Registry:
         self._client = client
         self._keys = keys
         self._settings = settings
-        self._digest: tuple[ReaperSettings, str] | None = None
+        self._known: tuple[ReaperSettings, str, timedelta] | None = None
         self._replica_id = replica_id
         self._replica = replica
         self._watched = watched
@@ -89,10 +90,20 @@ class Registry:
     @property
     def digest(self) -> str:
         """Digest of the current settings."""
+        return self._of_settings[1]
+
+    @property
+    def _interval(self) -> timedelta:
+        """The time between two registrations."""
+        return self._of_settings[2]
+
+    @property
+    def _of_settings(self) -> tuple[ReaperSettings, str, timedelta]:
+        """The current settings, and values that take long to find if there are many groups."""
         settings = self._settings()
-        if self._digest is None or self._digest[0] is not settings:
-            self._digest = settings, digest_of(settings)
-        return self._digest[1]
+        if self._known is None or self._known[0] is not settings:
+            self._known = settings, digest_of(settings), settings.registration
+        return self._known
 
     def at_once(self) -> None:
         """Write what the replica says of itself soon, after a change."""
@@ -107,7 +118,7 @@ class Registry:
                 await self._register()
             except (RedisError, OSError) as error:
                 self.failed("register", error)
-            with anyio.move_on_after(self._settings().registration.total_seconds()):
+            with anyio.move_on_after(self._interval.total_seconds()):
                 await self._asked.wait()
 
     async def leave(self) -> None:
@@ -125,7 +136,7 @@ class Registry:
         if self.clock_offset_ms and began >= self._due_at:
             word = self._replica(monotonic_ms() + self.clock_offset_ms).to_json()
             self._took_s = monotonic() - began
-        gone_ms = to_ms(self._settings().registration * MISSED)
+        gone_ms = to_ms(self._interval * MISSED)
         pairs = "" if watched == self._told_watched else "\n".join(watched) or "\n"
         keys, scan_ms, is_scanning = self._keys, self.discovery.interval_ms, self.discovery.is_scanning
         at_ms, is_told, version, is_our_turn, *able = await REGISTER.run(

@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import anyio
 from redis.exceptions import RedisError
@@ -19,7 +20,8 @@ from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from reaper.sharing.ranking import ranked
-from workers.protocol.calls import Journal
+from reaper.tasks import Work
+from reaper.wheel import SLOT_S, Alarm
 from workers.protocol.log_fields import fields
 from workers.runtime.clock import monotonic_ms
 
@@ -34,23 +36,26 @@ EXPIRY_JITTER_S = 0.05
 """Replicas that wait for the same expiry do not attempt in the same instant."""
 LOOKS = 9
 """The second in the order looks every so many ticks whether somebody holds the lease, the third half as often."""
-LEAVE_S, TAKEN_S = 10.0, 0.5
-"""For so long a replica tries to hand a lease over, and waits until the other one has taken it."""
+LEAVE_S, FREE_S = 10.0, 1.0
+"""For so long a replica tries to hand leases over, or to free one."""
 KEEPS = 30
 """A replica keeps a lease for so many ticks that those who come first have not taken, and then offers it again."""
 FAILURE_PAUSE_S = 0.5
 
 
 class Tenure:
-    """One group. `run` must be running."""
+    """One group. It has a task only while it takes or leaves the lease."""
 
     def __init__(self, context: ReplicaContext, group: WatchedGroup, able: Callable[[], Sequence[str] | None]) -> None:
         """``able`` returns the replicas that may hold the group, None while they are unknown."""
         self._context = context
         self._able = able
+        self._ranked: tuple[Sequence[str], list[str]] = ((), [])
+        """The replicas that may hold the group, and their order."""
         self._use(group)
-        self._scope = anyio.CancelScope()
-        self._wakes = anyio.Event()
+        self._alarm = Alarm(self._go_on)
+        self._is_busy = self._is_woken = False
+        """Work or a call is under way; and it is time to go on when that has ended."""
         self._is_noticed = False
         self._was_free = False
         self._look_at_s = self._keeps_until_s = 0.0
@@ -60,8 +65,11 @@ class Tenure:
         """Of the term that goes on after a reload."""
         self._may_be_ours = False
         """The lease may have that value: after a reload, and after an attempt without an answer."""
-        self._end: Callable[[EndOfTerm], None] | None = None
+        self._attempts: anyio.CancelScope | None = None
         self._watch: GroupWatch | None = None
+        self._left: Callable[[], None] | None = None
+        """Called when the group was left for good; None = it stays."""
+        self._is_watched = True
         self.has_answer = False
         """Redis has said who holds the lease."""
         self.terms = 0
@@ -70,8 +78,7 @@ class Tenure:
         settings = self._context.settings
         self.group = group
         self._lease = GroupLease(
-            self._context.leases, self._context.ticks, group, self._context.replica_id, settings.lease_of(group),
-            Journal.at(settings.journal, settings.journal_maxlen),
+            self._context.leases, group, self._context.replica_id, settings.lease_of(group), settings.journal_limit,
         )  # fmt: skip
         self._tick_s = settings.tick_of(group).total_seconds()
         self._notes = GroupNotes(group, self._context.callbacks, self._context.changed)
@@ -79,130 +86,180 @@ class Tenure:
 
     # ---- from outside
 
-    async def run(self) -> None:
-        """Serve the group whenever it is ours, until cancelled or stopped. Errors of Redis do not end it."""
-        with self._scope, self._context.notices.waking(self._notice, [self._lease.keys.lease]):
-            while True:
-                term = await self._follow()
-                end = await self._hold(term)
-                self._notes = GroupNotes(self.group, self._context.callbacks, self._context.changed)
-                if end is EndOfTerm.FAILED:
-                    await anyio.sleep(random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S))
+    def begin(self) -> None:
+        """Serve the group whenever it is ours, until `stop`. Errors of Redis do not end it."""
+        self._context.notices.add(self._notice, [self._lease.keys.lease])
+        self._go_on()
 
-    def stop(self) -> None:
-        """Leave the group for good."""
-        self._scope.cancel()
+    def stop(self, left: Callable[[], None], *, is_watched: bool) -> None:
+        """Leave the group for good, and call ``left`` then. If it ``is_watched``, another replica gets the lease."""
+        self._left, self._is_watched = left, is_watched
+        self._context.notices.remove(self._notice, [self._lease.keys.lease])
+        self._alarm.cancel()
+        if self._watch:
+            self._watch.end(EndOfTerm.STOPPED)
+        elif self._attempts:
+            self._attempts.cancel()
+        elif not self._is_busy:
+            self._wait(0)
 
     def reload(self, group: WatchedGroup) -> None:
         """Serve the group with other settings. A lease that we hold stays ours."""
         self._use(group)
-        if self._end:
-            self._end(EndOfTerm.RELOADED)
+        if self._watch:
+            self._watch.end(EndOfTerm.RELOADED)
 
     def rerank(self) -> None:
         """Look again who comes first for the group: a replica has come or gone."""
-        self._wakes.set()
-        is_first = self._order[:1] in ([], [self._context.replica_id])
-        if self._end and not is_first and anyio.current_time() >= self._keeps_until_s:
-            self._end(EndOfTerm.HANDED_OVER)
+        self._go_on()
 
     def _notice(self) -> None:
         self._is_noticed = True
-        self._wakes.set()
+        self._go_on()
 
     @property
     def _order(self) -> list[str]:
         """The replicas that may hold the group, the first one first."""
-        return ranked(self._able() or (), self.group.keys.pair)
+        able = self._able() or ()
+        if able is not self._ranked[0]:
+            self._ranked = able, ranked(able, self.group.keys.pair)
+        return self._ranked[1]
+
+    @property
+    def _rank(self) -> int | None:
+        """How many replicas come before this one; None = it may not hold the group, or does not know yet."""
+        order, me = self._order, self._context.replica_id
+        return order.index(me) if me in order else None
 
     # ---- waiting
 
-    async def _follow(self) -> Term:
-        """Wait until the lease is ours."""
-        try:
-            while True:
-                self._wakes = anyio.Event()
-                self._holder = self._holder or self._lease.new_holder()
-                try:
-                    term, wait_s = await self._try(self._holder)
-                except (RedisError, OSError) as error:
-                    # The attempt may have won. The same holder asks again, and its own value counts as won.
-                    self._notes.failed(TAKE, error)
-                    term, wait_s = None, random.uniform(*RETRY_S)
-                if term:
-                    self._holder = ""
-                    return term
-                with anyio.move_on_after(wait_s):
-                    await self._wakes.wait()
-        except anyio.get_cancelled_exc_class():
-            if self._may_be_ours:  # the attempt that was cut off may have won, so the lease must not stay behind
-                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 1), suppress(RedisError, OSError):
-                    await self._lease.hand(self._holder, "", EndOfTerm.STOPPED)
-            raise
+    def _go_on(self) -> None:
+        """Do what it is time for: take the lease, look who holds it, or hand it over."""
+        if self._left:
+            return
+        if self._is_busy:
+            self._is_woken = True
+        elif self._watch:
+            self._hand_over_if_due(self._watch)
+        else:
+            self._alarm.cancel()
+            self._take_turn()
 
-    async def _try(self, holder: str) -> tuple[Term | None, float]:
-        """Take the lease if it is our turn. Return the term, or None and when to try again (s)."""
-        order, me = self._order, self._context.replica_id
-        if me not in order and not self._may_be_ours:  # unknown yet, or drained
-            return None, self._tick_s
-        rank = order.index(me) if me in order else len(order)
-        if self._context.settings.observe:
+    def _wait(self, pause_s: float) -> None:
+        """Go on after a pause, or when a notice comes or the order changes."""
+        self._is_busy = False
+        if self._left is None:
+            pause_s = 0 if self._is_woken else pause_s
+            self._is_woken = False
+            self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S if pause_s else 0)
+        elif self._may_be_ours:
+            self._start(self._free)
+        else:
+            self._left()
+
+    def _start(self, work: Work) -> None:
+        """Do it in a task, in its turn."""
+        self._is_busy = True
+        self._context.tasks.start_in_turn(work)
+
+    def _hand_over_if_due(self, watch: GroupWatch) -> None:
+        left_s = self._keeps_until_s - anyio.current_time()
+        if self._rank == 0 or not self._order:
+            return
+        if left_s <= 0:
+            watch.end(EndOfTerm.HANDED_OVER)
+        else:
+            self._wait(left_s)
+
+    def _take_turn(self) -> None:
+        """Take the lease if it is our turn, or see whether it is."""
+        rank, now = self._rank, anyio.current_time()
+        if self._context.settings.observe and rank is not None:
             self.has_answer = True
-            return (await self._observe() if rank == 0 else None), self._tick_s
-        if rank and not self._may_be_ours and (wait_s := await self._wait_s_of_others(rank)):
-            return None, wait_s
-        self._is_noticed = self._was_free = False
-        return await self._attempt(holder)
+            if rank == 0:
+                self._start(self._observe)
+        elif rank == 0 or self._may_be_ours:
+            self._is_noticed = False
+            self._start(self._attempt)
+        elif rank is not None and (self._is_noticed or self._look_at_s <= now):
+            self._is_noticed = False
+            self._is_busy = True
+            self._lease.look(self._looked)
+        elif rank is not None:
+            self._wait(self._look_at_s - now)
 
-    async def _observe(self) -> Term:
+    async def _observe(self) -> None:
         """Begin a term without writes, and report whether the policy could work."""
         client, keys, policy = self._context.client, self.group.keys, self.group.redelivery
-        refusal = await server_refusal(client, keys, policy) or await layout_refusal(client, keys.stream, policy)
-        self._notes.layout(refusal)
-        self._notes.worked(TAKE)
-        return Term("", 0)
+        try:
+            refusal = await server_refusal(client, keys, policy) or await layout_refusal(client, keys.stream, policy)
+        except (RedisError, OSError) as error:
+            self._notes.failed(TAKE, error)
+            self._wait(random.uniform(*RETRY_S))
+        else:
+            self._notes.layout(refusal)
+            self._notes.worked(TAKE)
+            self._hold(Term("", 0))
 
-    async def _wait_s_of_others(self, rank: int) -> float:
-        """Return for how long to leave the lease to those who come first; 0 = not at all.
-
-        It is ours if it was offered to us, and if it was free at two looks.
-        """
+    def _looked(self, found: str | Exception) -> None:
+        """Take the lease if it was offered to us, or was free at two looks. Otherwise leave it to others."""
+        if isinstance(found, Exception):
+            self._notes.failed(TAKE, found)
+            self._wait(random.uniform(*RETRY_S))
+            return
         now = anyio.current_time()
-        if not self._is_noticed and self._look_at_s > now:
-            return self._look_at_s - now
-        self._is_noticed = False
-        async with self._context.room:
-            found = await self._lease.held_by()
         self.has_answer = True
         self._notes.worked(TAKE)
         if found == f"offer:{self._context.replica_id}":
             self._keeps_until_s = now + OFFER_MS / 1000  # a replica that leaves may still come first for a moment
-            return 0
-        if not found and self._was_free:
+        elif not found and self._was_free:
             self._keeps_until_s = now + KEEPS * self._tick_s
-            return 0
-        self._was_free = not found
-        pause_s = self._tick_s * (LOOKS * rank * random.uniform(0.5, 1) if found else random.uniform(1, 2))
-        self._look_at_s = now + pause_s
-        return pause_s
+        else:
+            self._was_free = not found
+            ticks = LOOKS * (self._rank or 1) * random.uniform(0.5, 1) if found else random.uniform(1, 2)
+            pause_s = self._tick_s * ticks
+            self._look_at_s = now + pause_s
+            self._wait(pause_s)
+            return
+        self._start(self._attempt)
 
-    async def _attempt(self, holder: str) -> tuple[Term | None, float]:
+    # ---- taking
+
+    async def _attempt(self) -> None:
+        """Try to take the lease."""
+        self._was_free = False
+        self._holder = self._holder or self._lease.new_holder()
+        term, wait_s = None, random.uniform(*RETRY_S)
+        with anyio.CancelScope() as self._attempts:
+            try:
+                if self._left is None:
+                    term, wait_s = await self._try(self._holder)
+            except (RedisError, OSError) as error:
+                # The attempt may have won. The same holder asks again, and its own value counts as won.
+                self._notes.failed(TAKE, error)
+        self._attempts = None
+        if term:
+            self._holder = ""
+            self._hold(term)
+        else:
+            self._wait(wait_s)
+
+    async def _try(self, holder: str) -> tuple[Term | None, float]:
+        """Return the term, or None and when to try again (s)."""
         unable = await server_refusal(self._context.client, self.group.keys, self.group.redelivery)
         if unable:
             self._notes.layout(unable)
             return None, UNABLE_S
-        async with self._context.room:
-            failpoint("lease.before_take")
-            self._may_be_ours = True
-            recreate = self._context.settings.recreate_groups
-            lease = self._lease
-            taken = await lease.take(holder, recreate=recreate, token=self._token)
-            failpoint("lease.after_take")
+        failpoint("lease.before_take")
+        self._may_be_ours = True
+        lease = self._lease
+        taken = await lease.take(holder, recreate=self._context.settings.recreate_groups, token=self._token)
+        failpoint("lease.after_take")
         self.has_answer, self._may_be_ours, self._token = True, False, 0
         self._notes.worked(TAKE)
         if not taken.token:
             self._holder = ""  # a call of a term that is over must not pass for one of the next
-            return None, min(taken.left_ms / 1000, self._tick_s) + random.uniform(0.001, EXPIRY_JITTER_S)
+            return None, taken.left_ms / 1000 + random.uniform(0.001, EXPIRY_JITTER_S)
         self._took(taken)
         if lease is not self._lease:  # a reload came meanwhile: the settings that were written are the former ones
             self._token, self._may_be_ours = taken.token, True
@@ -223,64 +280,60 @@ class Tenure:
 
     # ---- holding
 
-    async def _hold(self, term: Term) -> EndOfTerm:
-        """Have the group served until the term ends. Return why it ended."""
-        ended: list[EndOfTerm] = []
-        try:
-            with anyio.CancelScope() as scope:
+    def _hold(self, term: Term) -> None:
+        """Serve the group until the term ends."""
+        self._is_busy = self._is_woken = False
+        ended = partial(self._ended, term)
+        self._watch = watch = GroupWatch(self._context, self._lease, term, ended, self._notes, self._verdict)
+        self._context.changed()
+        watch.begin()
+        if self._left:
+            watch.end(EndOfTerm.STOPPED)
+        else:
+            self._go_on()  # the order may have changed while the lease was taken
 
-                def end(reason: EndOfTerm) -> None:
-                    ended.append(reason)
-                    scope.cancel()
+    def _ended(self, term: Term, reason: EndOfTerm) -> None:
+        """Go on after a term: leave the lease, and wait for the next one."""
+        self._watch = None
+        self._alarm.cancel()
+        self._context.changed()
+        self._notes = GroupNotes(self.group, self._context.callbacks, self._context.changed)
+        if reason is EndOfTerm.RELOADED:
+            self._holder, self._token, self._may_be_ours = term.holder, term.token, bool(term.holder)
+            self._wait(0)
+        elif not term.holder:
+            self._wait(FAILURE_PAUSE_S if reason is EndOfTerm.FAILED else 0)
+        else:
+            self._note_left(term, reason)
+            if reason is EndOfTerm.NOT_OURS:
+                self._wait(0)
+            else:
+                self._start(partial(self._leave, term, reason))
 
-                self._end = end
-                self._watch = GroupWatch(self._context, self._lease, term, end, self._notes, self._verdict)
-                self._context.changed()
-                self.rerank()  # the order may have changed while the lease was taken
-                await self._watch.run()
-        except* Exception:
-            logger.exception("serving the group failed: %s", fields(group=self.group.keys.pair, token=term.token))
-            ended.append(EndOfTerm.FAILED)
-        finally:
-            self._end = self._watch = None
-            reason = ended[0] if ended else EndOfTerm.STOPPED
-            with anyio.CancelScope(shield=True):
-                await self._leave(term, reason)
-        return reason
+    def _note_left(self, term: Term, reason: EndOfTerm) -> None:
+        logger.log(self._level, "lease left: %s", fields(group=self.group.keys.pair, token=term.token, reason=reason))
+        self._context.callbacks.report(
+            "lease_left", stream=self.group.stream, group=self.group.group, token=term.token, reason=str(reason)
+        )
 
     async def _leave(self, term: Term, reason: EndOfTerm) -> None:
         """Hand the lease to the next replica in the order, in bounded time. Otherwise it expires.
 
         The lease of a group that is not watched any more is only freed, because no other replica may want it.
         """
-        self._context.changed()
-        if reason is EndOfTerm.RELOADED:
-            self._holder, self._token, self._may_be_ours = term.holder, term.token, bool(term.holder)
-            return
-        if not term.holder:
-            return
-        logger.log(self._level, "lease left: %s", fields(group=self.group.keys.pair, token=term.token, reason=reason))
-        self._context.callbacks.report(
-            "lease_left", stream=self.group.stream, group=self.group.group, token=term.token, reason=str(reason)
-        )
-        if reason is EndOfTerm.NOT_OURS:
-            return
-        others = [] if self._scope.cancel_called else self._order
-        to = next((one for one in others if one != self._context.replica_id), "")
+        heirs = self._order if self._is_watched else []
+        to = next((one for one in heirs if one != self._context.replica_id), "")
         with anyio.move_on_after(LEAVE_S), suppress(RedisError, OSError):
-            async with self._context.room:  # so leases are not handed over faster than the others take them
-                if await self._lease.hand(term.holder, to, reason) and to:
-                    await self._until_taken()
+            await self._lease.hand(term.holder, to, reason)
         self._look_at_s, self._was_free = anyio.current_time() + OFFER_MS / 1000 + random.uniform(0.02, 0.2), True
+        self._wait(random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S) if reason is EndOfTerm.FAILED else 0)
 
-    async def _until_taken(self) -> None:
-        pause_s = 0.002
-        with anyio.move_on_after(TAKEN_S) as patience:
-            while (await self._lease.held_by()).startswith("offer:"):
-                await anyio.sleep(pause_s)
-                pause_s = min(2 * pause_s, 0.05)
-        if patience.cancelled_caught:
-            self._keeps_until_s = anyio.current_time() + KEEPS * self._tick_s
+    async def _free(self) -> None:
+        """Leave no lease behind of an attempt without an answer, which may have won."""
+        with anyio.move_on_after(FREE_S), suppress(RedisError, OSError):
+            await self._lease.hand(self._holder, "", EndOfTerm.STOPPED)
+        self._may_be_ours = False
+        self._wait(0)
 
     # ---- status
 
@@ -293,6 +346,11 @@ class Tenure:
     def is_held(self) -> bool:
         """Tell whether this replica believes that it holds the lease. Each write asks Redis."""
         return self._watch is not None and not self._context.settings.observe
+
+    @property
+    def is_well(self) -> bool:
+        """Tell whether its report has no problem."""
+        return self._watch.is_well if self._watch else not self._notes.tally.is_remarkable
 
     def report(self) -> GroupReport | None:
         """Return a report while the group is served or observed, and while it cannot be."""

@@ -1,17 +1,18 @@
 """All groups that a replica watches."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import anyio
-from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
-from reaper.sharing.tenure import Tenure
+from reaper.sharing.tenure import LEAVE_S, Tenure
 
-RERANK_S = 10.0
-"""So often each group looks who comes first, also if no replica comes or goes."""
+RANKED_AT_ONCE = 250
+"""So many groups learn of another order before other tasks have their turn."""
 
 
 class Tenures:
@@ -22,50 +23,79 @@ class Tenures:
         self._context = context
         self._able = able
         self._tenures: dict[str, Tenure] = {}
-        self._tasks: TaskGroup | None = None
         self._wanted: Sequence[WatchedGroup] = context.settings.watched
+        self.pairs: tuple[str, ...] = ()
+        """The groups that are watched, as ``stream/group``."""
+        self._is_reranked, self._is_stopping = anyio.Event(), anyio.Event()
 
     async def run(self) -> None:
         """Serve what is ours until cancelled. At the end, all leases are handed to the other replicas."""
-        async with anyio.create_task_group() as self._tasks:
-            self._tasks.start_soon(self._context.notices.run)
-            self._tasks.start_soon(self._context.ticks.run)
-            self.reload(self._context.settings, self._wanted)
-            while True:
-                await anyio.sleep(RERANK_S)
-                self.rerank()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._work)
+            try:
+                while True:
+                    await self._is_reranked.wait()
+                    self._is_reranked = anyio.Event()
+                    for number, tenure in enumerate(list(self._tenures.values()), 1):
+                        tenure.rerank()
+                        if number % RANKED_AT_ONCE == 0:
+                            await checkpoint()
+            finally:
+                self._is_stopping.set()
+
+    async def _work(self) -> None:
+        """Run what the groups need until all of them are left, also while `run` is cancelled."""
+        context = self._context
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as context.tasks.group:
+                context.tasks.start(context.notices.run)
+                context.tasks.start(context.wheel.run)
+                self.reload(context.settings, self._wanted)
+                await self._is_stopping.wait()
+                with anyio.move_on_after(LEAVE_S):
+                    await self._leave_all()
+                context.tasks.group.cancel_scope.cancel()
+        context.tasks.group = None
+
+    async def _leave_all(self) -> None:
+        has_left, staying = anyio.Event(), set(self._tenures)
+
+        def left(pair: str) -> None:
+            staying.discard(pair)
+            if not staying:
+                has_left.set()
+
+        for pair, tenure in self._tenures.items():
+            tenure.stop(partial(left, pair), is_watched=True)
+        if staying:
+            await has_left.wait()
 
     def reload(self, settings: ReaperSettings, watched: Sequence[WatchedGroup]) -> None:
         """Begin with new groups, leave removed ones, and go on with changed ones."""
         self._context.settings, self._wanted = settings, watched
-        if self._tasks is None:
+        if self._context.tasks.group is None or self._is_stopping.is_set():
             return
         wanted = {group.keys.pair: group for group in watched}
         self._context.watched = len(wanted)
         for pair in self._tenures.keys() - wanted.keys():
-            self._tenures.pop(pair).stop()
+            self._tenures.pop(pair).stop(lambda: None, is_watched=False)
         for pair, group in wanted.items():
             tenure = self._tenures.get(pair)
             if tenure is None:
                 tenure = self._tenures[pair] = Tenure(self._context, group, self._able)
-                self._tasks.start_soon(tenure.run)
+                tenure.begin()
             elif tenure.group != group:
                 tenure.reload(group)
+        self.pairs = tuple(self._tenures)
 
     def rerank(self) -> None:
         """Have each group look again who comes first: a replica has come or gone."""
-        for tenure in self._tenures.values():
-            tenure.rerank()
+        self._is_reranked.set()
 
     # ---- status, for any thread
 
     def _all(self) -> Iterator[tuple[str, Tenure]]:
         yield from self._tenures.copy().items()
-
-    @property
-    def watched(self) -> dict[str, str]:
-        """The pairs, each with the pattern that it was found by ('' = the settings name it)."""
-        return {pair: tenure.group.pattern for pair, tenure in self._all()}
 
     def numbers(self) -> dict[str, tuple[int, int]]:
         """Return how many groups are watched, and held, by pattern."""
@@ -88,12 +118,20 @@ class Tenures:
     @property
     def have_answers(self) -> bool:
         """Tell whether the replica knows of each group who holds its lease."""
-        return self._tasks is not None and all(tenure.has_answer for _, tenure in self._all())
+        return self._context.tasks.group is not None and all(tenure.has_answer for _, tenure in self._all())
 
     def errors(self) -> dict[str, str]:
         """Return what cannot be done now in which pair."""
         return {pair: tenure.error for pair, tenure in self._all() if tenure.error}
 
-    def reports(self) -> dict[str, GroupReport]:
-        """Return what to say of the groups that are served or observed here, or that cannot be, by pair."""
-        return {pair: report for pair, tenure in self._all() if (report := tenure.report())}
+    def reports(self, most: int | None = None) -> dict[str, GroupReport]:
+        """Return what to say of the groups that are served or observed here, or that cannot be, by pair.
+
+        Groups without a problem are left out if there are more than ``most``.
+        """
+        found: dict[str, GroupReport] = {}
+        for pair, tenure in self._all():
+            may_be_left_out = most is not None and len(found) >= most
+            if not (may_be_left_out and tenure.is_well) and (report := tenure.report()):
+                found[pair] = report
+        return found

@@ -8,14 +8,13 @@ from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
 
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
-from reaper.operations.explanation import explain
+from reaper.operations.explanation import Explanation
 from reaper.operations.job_search import find_job
 from reaper.service import Reaper
 from reaper.web.overview import Overview
@@ -35,10 +34,23 @@ async def replica_app(reaper: Reaper, pulse: Pulse) -> AsyncIterator[Starlette]:
     client = commands_client(settings.redis_url, timeout_s=REDIS_TIMEOUT_S, max_connections=4)
     home = settings.namespace_keys.replicas
     probing = commands_client(settings.redis_url, key=home, timeout_s=REDIS_TIMEOUT_S, max_connections=1)
+    overview = Overview(client, reaper)
+
+    async def job(request: Request) -> Response:
+        wanted = request.query_params.get("id", "").strip()
+        if not 0 < len(wanted) <= LONGEST_ID:
+            return _failed(400, f"give a job ID or an entry ID, of {LONGEST_ID} characters at most")
+        try:
+            snapshot = await overview.snapshot()
+            jobs = [(group, await find_job(client, group.keys, wanted, depth=JOB_DEPTH)) for group in snapshot.groups]
+        except (RedisError, OSError) as error:
+            return _failed(503, f"Redis does not answer: {error}")
+        known = [Explanation(found, group, snapshot).as_json() for group, found in jobs if found.is_known]
+        return JSONResponse(known, headers=NO_STORE)
+
     try:
-        page = Page(client, reaper)
-        routes = [*probe_routes(ReaperVitals(reaper, pulse, client, probing)), *page.routes()]
-        yield make_app(routes, settings.health_host)
+        probes = probe_routes(ReaperVitals(reaper, pulse, overview, probing))
+        yield make_app([*probes, Route("/", _page), Route("/api/job", job)], settings.health_host)
     finally:
         await client.aclose()
         await probing.aclose()
@@ -58,40 +70,6 @@ def page_and_policy() -> tuple[str, str]:
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return page, policy
-
-
-class Page:
-    """The status page's routes."""
-
-    def __init__(self, client: Redis, reaper: Reaper) -> None:
-        self._client = client
-        self._overview = Overview(client, reaper)
-
-    def routes(self) -> list[BaseRoute]:
-        """Return them."""
-        answers = {"/": _page, "/api/overview": self._answer_overview, "/api/job": self._answer_job}
-        return [Route(path, answer, methods=["GET"]) for path, answer in answers.items()]
-
-    async def _answer_overview(self, _request: Request) -> Response:
-        try:
-            return JSONResponse(await self._overview.look(), headers=NO_STORE)
-        except (RedisError, OSError) as error:
-            return _failed(503, f"Redis does not answer: {error}")
-
-    async def _answer_job(self, request: Request) -> Response:
-        wanted = request.query_params.get("id", "").strip()
-        if not 0 < len(wanted) <= LONGEST_ID:
-            return _failed(400, f"give a job ID or an entry ID, of {LONGEST_ID} characters at most")
-        try:
-            snapshot = await self._overview.snapshot()
-            found = [
-                explain(await find_job(self._client, group.keys, wanted, depth=JOB_DEPTH), group, snapshot)
-                for group in snapshot.groups
-            ]
-        except (RedisError, OSError) as error:
-            return _failed(503, f"Redis does not answer: {error}")
-        told = [one.as_json() for one in found if one.job.is_known]
-        return JSONResponse(told, headers=NO_STORE)
 
 
 async def _page(_request: Request) -> Response:

@@ -78,7 +78,7 @@ class Overview:
     async def snapshot(self) -> Snapshot:
         """Return what ``reaper status`` goes by."""
         settings = self._reaper.settings  # a reload changes them
-        return await take_snapshot(self._client, settings.namespace_keys, settings.watched, self._reaper.server)
+        return await take_snapshot(self._client, settings.namespace_keys, settings.groups, self._reaper.server)
 
     async def _recoveries(self, groups: Iterable[GroupKeys]) -> list[dict[str, Any]]:
         """Return the latest recoveries in these groups, the newest first."""

@@ -6,9 +6,8 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.operations.judgement import as_json, judge
-from reaper.operations.snapshot import take_snapshot
 from reaper.service import Reaper
+from reaper.web.overview import Overview
 from workers.protocol.address import shown_address
 from workers.runtime.health_server import Pulse
 
@@ -17,25 +16,23 @@ LIVENESS_TIMEOUT_S = 30.0
 
 
 class ReaperVitals:
-    """The answers over HTTP, given from another thread.
+    """The answers over HTTP, from another thread than the replica's. ``probing`` is a client for readiness only."""
 
-    Both clients are the health server's own. ``probing`` is for readiness only.
-    """
-
-    def __init__(self, reaper: Reaper, pulse: Pulse, client: Redis, probing: Redis) -> None:
+    def __init__(self, reaper: Reaper, pulse: Pulse, overview: Overview, probing: Redis) -> None:
         self._reaper = reaper
         self._pulse = pulse
-        self._client = client
+        self._overview = overview
         self._probing = probing
 
     def ailments(self) -> Sequence[str]:
-        """Why the process should be restarted. An outage of Redis is no reason, because a restart would not end it."""
+        """Return why the process should be restarted. A restart would not end an outage of Redis."""
         return self._pulse.ailments(LIVENESS_TIMEOUT_S)
 
     async def obstacles(self) -> Sequence[str]:
-        """Ready means that it knows who holds each lease, and that Redis answers, and rejects none of its calls.
+        """Return why the replica is not ready.
 
-        A replica that holds no group is, too.
+        A ready one knows of each group which replica holds its lease, and Redis answers and rejects no call. It can
+        hold no group.
         """
         if self._reaper.refusals:
             return [f"Redis refuses: {why}" for why in self._reaper.refusals]
@@ -48,10 +45,9 @@ class ReaperVitals:
         return []
 
     async def status(self) -> Mapping[str, Any]:
-        """Return what ``reaper status -o json`` prints."""
-        settings = self._reaper.settings
+        """Return the content of the status page."""
         try:
-            snapshot = await take_snapshot(self._client, settings.namespace_keys, settings.watched, self._reaper.server)
+            return await self._overview.look()
         except (RedisError, OSError) as error:
-            return {"status": "unreachable", "error": f"Redis at {shown_address(settings.redis_url)!r} failed: {error}"}
-        return as_json(snapshot, judge(snapshot))
+            address = shown_address(self._reaper.settings.redis_url)
+            return {"status": "unreachable", "error": f"Redis at {address!r} failed: {error}"}

@@ -83,8 +83,6 @@ def test_one_command_puts_the_address_of_the_site_into_everything(tmp_path: Path
     changed = [file.read_text(encoding="utf-8") for file in (tmp_path / "deploy").rglob("*.yaml")]
     assert not [text for text in changed if "docs.example.com" in text]
     assert sum("https://docs.internal/stream-reaper/runbook/#reapergone" in text for text in changed) == 3
-    check = [program("promtool", "prometheus"), "test", "rules", "alerts_test.yaml"]
-    subprocess.run(check, cwd=tmp_path / "deploy/prometheus", capture_output=True, check=True)
 
 
 def test_prometheus_takes_the_configuration() -> None:
@@ -137,7 +135,7 @@ def test_every_gauge_of_ours_is_on_it_or_watched() -> None:
     asked = {name for _, query in QUERIES for name in used(re.sub(r"\$\w+", "", query))[0]}
     asked |= {name for rule in RULES for name in used(rule["expr"])[0]}
     gauges = {name for name in exposed() if name.startswith("reaper_") and not name.endswith(("_sum", "_count"))}
-    assert gauges - asked <= {"reaper_trace_context_malformed_total"}
+    assert gauges <= asked
 
 
 def test_prometheus_understands_every_query(tmp_path: Path) -> None:

@@ -57,7 +57,6 @@ async def guarded(start_server: StartServer, tmp_path: Path) -> Guarded:
     return Guarded(server, folder)
 
 
-@pytest.mark.contract
 async def test_strangers_may_only_ask_whether_it_is_there(guarded: Guarded) -> None:
     client = commands_client(guarded.server.url)
     assert await client.ping()
@@ -67,7 +66,6 @@ async def test_strangers_may_only_ask_whether_it_is_there(guarded: Guarded) -> N
     await client.aclose()
 
 
-@pytest.mark.contract
 async def test_a_user_may_not_do_what_is_not_its_work(guarded: Guarded) -> None:
     client = commands_client(guarded.url("worker"))
     for words in (("FLUSHALL",), ("GET", "{orders}:lease:billing"), ("XADD", "mail", "*", "a", "b")):
@@ -102,7 +100,6 @@ async def test_embedded_workers_need_no_reaper(guarded: Guarded, tmp_path: Path)
     assert (other / "worker-url").read_text().startswith("rediss://worker:")
 
 
-@pytest.mark.contract
 async def test_reaper_and_workers_run_as_they_are_deployed_and_show_what_is_asked_for(
     guarded: Guarded, processes: Processes
 ) -> None:

@@ -3,6 +3,7 @@
 import re
 import shlex
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ class Shells:
         self._processes = processes
         self._redis = server.port
         self._folder = folder
+        self._env = {} if python == sys.executable else {"PYTHONPATH": ""}  # another one has the package installed
         for command in ("reaper", "worker", "python"):
             self._put(command, Path(python).with_name(command))
         activate = folder / ".venv/bin/activate"  # the commands are on the path already
@@ -63,12 +65,12 @@ class Shells:
         lines = lines.replace("--health-port 9180", f"--health-port {self.port}")
         folder = shlex.quote(str(self._folder))
         script = f'set -e\ncd {folder}\nPATH={folder}:"$PATH"\n{lines}'
-        return self._processes.start("/bin/bash", "-c", script, env={"PYTHONPATH": ""})
+        return self._processes.start("/bin/bash", "-c", script, env=self._env)
 
     async def page(self) -> dict[str, Any]:
         """Return the data of the status page, or '{}' while it is not served."""
         try:
-            reply = await request(self.port, "/api/overview")
+            reply = await request(self.port, "/status")
         except OSError:
             return {}
         return dict(reply.data) if reply.code == 200 else {}
@@ -77,8 +79,8 @@ class Shells:
 async def play_quick_start(shells: Shells) -> None:
     """Type everything but the installation, until the status page lists the recovered job."""
     start, crash, next_worker, look = BLOCKS
-    export, init, run = start.splitlines()[INSTALL_LINES:]
-    assert await shells.types(f"{export}\n{init}").wait() == 0
+    export, create, run = start.splitlines()[INSTALL_LINES:]
+    assert await shells.types(f"{export}\n{create}").wait() == 0
     shells.types(f"{export}\n{run}")
 
     async def served() -> bool:
@@ -133,9 +135,9 @@ async def play_tutorial(shells: Shells) -> None:
 
 async def play_sample(shells: Shells) -> None:
     """Stall a job as the tutorial says, with its own timeout, and compare the sample of `reaper explain`."""
-    export, init, run = BLOCKS[0].splitlines()[INSTALL_LINES:]
-    await _typed(shells, f"{export}\n{init.replace('30s', '30000ms')}")
-    await shells.types(f"{export}\n{run}").prints("lease taken")
+    export, create, run = BLOCKS[0].splitlines()[INSTALL_LINES:]
+    await _typed(shells, f"{export}\n{create}")
+    await shells.types(f"{export}\n{run.replace('30s', '30000ms')}").prints("lease taken")
     job = ENTRY_ID.findall(await _typed(shells, STEPS[0]))[0]
     explained = await _typed(shells, f"{STEPS[0].splitlines()[0]}\n{STEPS[1].replace('JOB', job)}")
     for line in SHOWN.splitlines():

@@ -69,36 +69,18 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "good.md").write_text("The leader recovers the entry.\n\n" * 10, encoding="utf-8")
     (tmp_path / "bad.md").write_text("What fails is retried.\n\n" * 10, encoding="utf-8")
     monkeypatch.setattr(prose, "ROOT", tmp_path)
-    monkeypatch.setattr(prose, "ALLOWED", tmp_path / "allowed.txt")
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("allowed", "complaint"),
-    [
-        ("", "bad.md: relative 100.0, limit 2"),
-        ("bad.md", None),
-        ("bad.md good.md", "good.md: is within the limits"),
-        ("bad.md gone.md", "gone.md: is within the limits"),
-    ],
-)
-def test_a_file_is_within_the_limits_or_on_the_list(
-    project: Path, capsys: pytest.CaptureFixture[str], allowed: str, complaint: str | None
-) -> None:
-    (project / "allowed.txt").write_text(allowed, encoding="utf-8")
-    assert prose.main([]) == int(complaint is not None)
-    assert (complaint or "2 files") in capsys.readouterr().out
-
-
-def test_the_list_only_gets_shorter(project: Path) -> None:
-    allowed = project / "allowed.txt"
-    allowed.write_text("good.md\ngone.md\n", encoding="utf-8")
-    assert prose.main(["--shrink"]) == 1, "the bad page is not added"
-    assert allowed.read_text(encoding="utf-8") == ""
+def test_a_bad_page_is_named_with_its_worst_sentences(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prose.main([]) == 1
+    assert capsys.readouterr().out.startswith("bad.md: relative 100.0, limit 2\n    What fails is retried.")
+    (project / "bad.md").unlink()
+    assert prose.main([]) == 0
+    assert capsys.readouterr().out == "prose: 1 files are within the limits\n"
 
 
 def test_a_long_page_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (project / "allowed.txt").touch()
     (project / "good.md").write_text("The leader recovers the entry.\n\n" * 50, encoding="utf-8")
     assert prose.main([str(project / "good.md")]) == 1
     assert capsys.readouterr().out == "good.md: 250 words, limit 200\n"

@@ -1,9 +1,10 @@
-"""The hook of the site keeps links between its pages, the readme and the changelog included."""
+"""The hooks of the site keep links between its pages, and show the help of each command."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from docs.site_commands import on_page_markdown as with_commands
 from docs.site_links import on_page_markdown
 
 
@@ -26,3 +27,11 @@ from docs.site_links import on_page_markdown
 def test_links_that_leave_the_site_become_text(page: str, link: str, shown: str) -> None:
     text = on_page_markdown(f"see {link}.", page=SimpleNamespace(file=SimpleNamespace(src_uri=page)))
     assert text == f"see {shown}."
+
+
+def test_the_page_of_the_commands_has_the_help_of_each_one() -> None:
+    text = with_commands("# Commands\n", page=SimpleNamespace(file=SimpleNamespace(src_uri="commands.md")))
+    assert text.startswith("# Commands\n")
+    for command in ("reaper status", "reaper groups create", "reaper pipeline trim", "worker run"):
+        assert f"\n## `{command}`\n\n```text\nUsage: {command} [OPTIONS]" in text
+    assert with_commands("else", page=SimpleNamespace(file=SimpleNamespace(src_uri="json.md"))) == "else"

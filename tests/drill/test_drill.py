@@ -75,6 +75,7 @@ async def test_without_recovery_the_jobs_of_a_killed_worker_are_stuck(processes:
     assert (told["balanced"], told["lost"], told["second_starts"]) == (False, 0, [])
 
 
+@pytest.mark.matrix
 async def test_embedded_workers_account_for_every_job_without_any_reaper(processes: Processes, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     drill = _drill(
@@ -114,6 +115,7 @@ async def test_a_worker_that_is_stopped_loses_what_it_held_and_settles_none_of_i
     assert {start["previous_worker"] for start in told["second_starts"]} == {fault["target"]}
 
 
+@pytest.mark.matrix
 async def test_reapers_may_be_gone_for_a_while_and_the_journals_can_be_kept(
     processes: Processes, start_server: StartServer, tmp_path: Path
 ) -> None:
@@ -192,8 +194,6 @@ async def test_given_back_in_place_every_job_is_accounted_for_after_every_fault(
     assert await drill.wait() == 0, drill.output
 
 
-@pytest.mark.contract
-@pytest.mark.only_on("7.0.", "valkey-")
 @pytest.mark.parametrize("words", IN_PLACE, ids=" ".join)
 async def test_a_redis_that_cannot_give_back_in_place_is_refused(
     processes: Processes, server: RedisServer, words: tuple[str, str]
@@ -233,15 +233,6 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
     ("options", "sentence"),
     [
         (("--fault", "kill-woker@1"), "error: unknown --fault 'kill-woker'. Did you mean 'kill-worker'?"),
-        (("--trace", "nowhere.csv"), "error: cannot read --trace nowhere.csv: No such file or directory."),
-        (("--reapers", "1"), "error: --fault pause-holder needs a second reaper"),
-        (("--fault", "pause-redis@4"), "error: cannot read --fault 'pause-redis@4'"),
-        (
-            ("--recovery", "none", "--policy", "in-place"),
-            "error: --policy in-place needs a recovery. Use --recovery reaper or embedded.",
-        ),
-        (("--fault", "pause-redis@4+0"), "error: cannot read --fault 'pause-redis@4+0'"),
-        (("--keep-keys",), "error: --keep-keys needs a Redis of your own. Name it with --redis-url."),
         (("--redis-url", "redis://127.0.0.1:1"), "error: cannot use Redis at 'redis://127.0.0.1:1'"),
     ],
 )

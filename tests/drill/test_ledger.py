@@ -77,7 +77,7 @@ def test_jobs_that_redis_forgot_because_of_a_fault_are_no_loss_of_ours() -> None
     [
         (FinalState(ready=("9000-0",)), "I1: job 9000-0 is in Redis and was not enqueued"),
         (FinalState(ready=(entry(1),), scheduled=(entry(1),)), "I1: job 1000-0 is in more than one place"),
-        (FinalState(dead=(_dead(1),)), "I5: job 1000-0 is no poison and was dead-lettered"),
+        (FinalState(dead=(_dead(1),)), "I5: job 1000-0 is not a poison job, but became a dead letter"),
         (FinalState(dead=(_dead(2), _dead(2))), "I5: generation 0 of job 2000-0 has 2 dead letters"),
         (FinalState(), "I5: poison job 2000-0 is no dead letter"),
     ],
@@ -138,7 +138,7 @@ def test_processes_that_ended_by_themselves_are_named() -> None:
         process(6, ended_at=6.0),
     ]
     ledger = build_ledger(evidence([job(1, poison=True)], lines=[start(1, 6, 5.9)], processes=runs))
-    assert ledger.unexpected_ends == ("w3-1 (exit code 1)", "w4-1 (exit code -9, after it was told to stop)")
+    assert ledger.unexpected_ends == ("w3-1 (exit code 1)", "w4-1 (exit code -9, after a request to stop)")
 
 
 def test_a_plain_loop_may_end_when_redis_stands_still_and_ours_may_not() -> None:

@@ -139,7 +139,7 @@ VIOLATIONS = {
     ),
     "a dead letter is of a stranger": (
         with_dead(LETTER, replace(LETTER, job="who")),
-        "I5: there is a dead letter of job who, which nobody enqueued",
+        "I5: there is a dead letter of job who, which no producer enqueued",
     ),
     "a job was given up too soon": (
         with_dead(replace(LETTER, deliveries=2)),
@@ -147,7 +147,7 @@ VIOLATIONS = {
     ),
     "a bystander was dragged along": (
         with_dead(LETTER, replace(LETTER, job="slow")),
-        "I5: job slow is no poison and was dead-lettered with others",
+        "I5: job slow is not a poison job, but became a dead letter",
     ),
     "a job was given up that never failed": (
         replace(GOOD, endings=[]),

@@ -38,6 +38,19 @@ for _, key in ipairs(KEYS) do
 end"""
 
 
+_HAS_WORK = """
+-- KEYS: stream, retry stream, schedule. ARGV: group, whether copies count
+if redis.call('EXISTS', KEYS[3]) == 1 then return 1 end
+if ARGV[2] == '1' and redis.call('XLEN', KEYS[2]) > 0 then return 1 end
+for i = 1, 2 do
+  if redis.call('XPENDING', KEYS[i], ARGV[1])[1] > 0 then return 1 end
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[i])) do
+    if #redis.call('XRANGE', KEYS[i], '(' .. group[8], '+', 'COUNT', 1) > 0 then return 1 end
+  end
+end
+return 0"""
+
+
 class Connection:
     """Send a command and wait for its reply. Errors of Redis are returned instead of raised."""
 
@@ -47,7 +60,14 @@ class Connection:
         self._reader = hiredis.Reader()
 
     def __call__(self, *words: Word) -> Any:
-        self._socket.sendall(hiredis.pack_command(words))  # type: ignore[arg-type]
+        return self.together(words)[0]
+
+    def together(self, *commands: Sequence[Word]) -> list[Any]:
+        """Send commands at once. Return all replies."""
+        self._socket.sendall(b"".join(map(hiredis.pack_command, commands)))  # type: ignore[arg-type]
+        return [self._reply() for _ in commands]
+
+    def _reply(self) -> Any:
         while (reply := self._reader.gets()) is False:
             received = self._socket.recv(65_536)
             if not received:
@@ -85,15 +105,14 @@ class Board:
 
     def prepare(self, policy: str, recovery: str, *, limit: int = 3) -> None:
         """Empty the server. Make the group with a steady beat and the lease `LEASE`."""
-        self.redis("FLUSHALL")
-        for source in self.sources:
-            self.redis("XGROUP", "CREATE", source, self.keys.group, "0", "MKSTREAM")
         seconds = int(self.redis("TIME")[0])
-        self.redis(
-            "HSET", self.keys.agreement, "policy", policy, "visibility_ms", V_MS, "max_deliveries", limit,
-            "recovery", recovery, "beat", (seconds - 1) * 1_000, "unbroken", (seconds - 3_600) * 1_000,
+        self.redis.together(
+            ("FLUSHALL",),
+            *(("XGROUP", "CREATE", source, self.keys.group, "0", "MKSTREAM") for source in self.sources),
+            ("HSET", self.keys.agreement, "policy", policy, "visibility_ms", V_MS, "max_deliveries", limit,
+             "recovery", recovery, "beat", (seconds - 1) * 1_000, "unbroken", (seconds - 3_600) * 1_000),
+            ("SET", self.lease, LEASE),
         )  # fmt: skip
-        self.redis("SET", self.lease, LEASE)
 
     def call(self, name: str, source: str, *argv: Word) -> Any:
         """Run a script. Return its reply or an error."""
@@ -137,6 +156,10 @@ class Board:
         rows: list[Row] = self.redis("XPENDING", source, self.keys.group, start, end, 1_000)
         return rows
 
+    def all_pending(self) -> list[list[Row]]:
+        """Return the rows of each source."""
+        return self.redis.together(*(("XPENDING", one, self.keys.group, "-", "+", 1_000) for one in self.sources))
+
     def age(self, live: Sequence[str] = (), ms: int = V_MS + 1) -> None:
         """Make entries overdue unless a live consumer holds them."""
         reply = self.redis("EVAL", _AGE, 2, *self.sources, self.keys.group, ms, *live)
@@ -152,14 +175,12 @@ class Board:
         count: int = self.redis("ZCOUNT", self.keys.schedule, *bounds)
         return count
 
-    def unread(self) -> bool:
-        """Tell whether an entry was not delivered yet."""
-        for key in self.sources:
-            for group in self.redis("XINFO", "GROUPS", key):
-                delivered = fields_of(group)[b"last-delivered-id"]
-                if self.redis("XRANGE", key, b"(" + delivered, "+", "COUNT", 1):
-                    return True
-        return False
+    def has_work(self, *, with_copies: bool) -> bool:
+        """Tell whether an entry is pending, scheduled or not yet delivered, or else a copy is left."""
+        keys = self.keys
+        reply = self.redis("EVAL", _HAS_WORK, 3, *self.sources, keys.schedule, keys.group, int(with_copies))
+        assert isinstance(reply, int), reply
+        return bool(reply)
 
 
 def fields_of(flat: Sequence[Any]) -> dict[Any, Any]:

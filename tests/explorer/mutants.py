@@ -26,7 +26,7 @@ class Mutant:
 
 MUTANTS: Mapping[str, Mutant] = MappingProxyType(
     {
-        "no kept reply": Mutant(("settle",), "if kept then", "if false then"),
+        "no kept reply": Mutant(("settle",), "if who == caller and tonumber", "if false and tonumber"),
         "an ack that was sent again is carried out": Mutant(("ack",), "if who == ARGV[4] and", "if false and"),
         "an old call is carried out": Mutant(
             ("settle",), "tonumber(number) <= tonumber(last)", "tonumber(number) == tonumber(last)"
@@ -53,7 +53,7 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             ("settle", "recover"), "local waits = due or job.quarantined", "local waits = due"
         ),
         "walkers take quarantined jobs": Mutant(
-            ("recover",), "if fate == 'ready' and take", "if fate ~= 'dead' and take", "stream, embedded"
+            ("recover",), "fate == 'ready' and take", "fate ~= 'dead' and take", "stream, embedded"
         ),
         "no lease is asked for": Mutant(("recover", "move_due"), "holder ~= '' and found == holder", "holder ~= ''"),
         "no gate": Mutant(("move_due",), "in_doubt < gate_width()", "true", "stream, reaper, plain workers"),

@@ -130,6 +130,8 @@ def rest(world: World) -> None:
     for call in world.late:
         world.carry_out(call)
     world.late.clear()
+    for player in world.players:
+        world.take_stock(player)
     for _ in range(MOST_ROUNDS):
         for player in world.players:
             player.frozen = 0
@@ -142,15 +144,13 @@ def rest(world: World) -> None:
             _work(world, player)
         if _is_at_rest(world):
             return
-    pending = [world.board.pending(source) for source in world.board.sources]
-    raise BrokenError(f"I6: it does not come to rest: {pending}")
+    raise BrokenError(f"I6: it does not come to rest: {world.board.all_pending()}")
 
 
 def _work(world: World, player: Player) -> None:
     if world.setting.recovery == "embedded":
         world.walk(player, 3, faults=False)
     world.read(player, faults=False)
-    world.take_stock(player)
     for _ in range(6):
         world.start(player)
         if player.fuse is not None:
@@ -162,12 +162,9 @@ def _work(world: World, player: Player) -> None:
 
 
 def _is_at_rest(world: World) -> bool:
-    board = world.board
-    if any(board.pending(source) for source in board.sources) or board.redis("EXISTS", board.keys.schedule):
+    if any(player.hand or player.call for player in world.players):
         return False
-    if board.redis("XLEN", board.keys.retry) and not world.setting.strangers:
-        return False
-    return not any(player.hand or player.call for player in world.players) and not board.unread()
+    return not world.board.has_work(with_copies=not world.setting.strangers)
 
 
 def judge(world: World) -> None:

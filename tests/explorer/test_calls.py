@@ -9,7 +9,15 @@ from redis.asyncio import Redis
 from tests.explorer.board import Board
 from tests.explorer.hands import A, B
 from workers.protocol.calls.group_moves import AGREEMENT, Authority, DueMoves, GroupMoves
-from workers.protocol.calls.moves import Beating, Handling, Item, Life, Moves, Result, Settled
+from workers.protocol.calls.moves import (
+    HandlerState,
+    HeartbeatAnswer,
+    HeartbeatEntry,
+    Moves,
+    Settled,
+    SettleEntry,
+    SettleResult,
+)
 from workers.protocol.calls.recovery import Outcome as Recovered
 from workers.protocol.calls.recovery import Page, Recovery
 from workers.protocol.calls.refusals import Refusal, RefusalKind
@@ -23,7 +31,7 @@ STREAM = "orders"
 
 @pytest.fixture
 def moves(group_moves: GroupMoves) -> Moves:
-    return Moves(group_moves.keys, group_moves.maxlen)
+    return Moves(group_moves.keys, group_moves.journal_limit)
 
 
 @pytest.fixture
@@ -40,20 +48,26 @@ async def test_a_worker_settles_extends_and_holds(moves: Moves, board: Board, cl
     who: dict[str, Any] = {"consumer": A, "caller": "p1"}
     assert await moves.ack(client, STREAM, [one], number=1, **who) is None
     assert await moves.ack(client, STREAM, [one, two], number=2, **who) == [False, True]
-    items = [Item(three, 1, Verdict(Outcome.REJECT, "why"), ("run_ms", 5)), Item(one, 1, Verdict(Outcome.NACK))]
+    items = [
+        SettleEntry(three, 1, Verdict(Outcome.REJECT, "why"), ("run_ms", 5)),
+        SettleEntry(one, 1, Verdict(Outcome.NACK)),
+    ]
     [dead, late] = await moves.settle(client, STREAM, items, number=3, **who)
-    assert (dead.result, late) == (Result.DEAD, Settled(Result.REJECTED))
+    assert (dead.result, late) == (SettleResult.DEAD, Settled(SettleResult.REJECTED))
     assert dead.detail.encode() == board.redis("XRANGE", moves.keys.dead, "-", "+")[0][0]
 
     added = board.add("n", 4)
     board.read(A)
     at_ms, lives = await moves.extend(
-        client, STREAM, [Beating(added, 1, Handling.RUNS), Beating(one, 1, Handling.WAITS)], consumer=A
+        client,
+        STREAM,
+        [HeartbeatEntry(added, 1, HandlerState.RUNS), HeartbeatEntry(one, 1, HandlerState.WAITS)],
+        consumer=A,
     )
-    assert (lives[0], at_ms > 0) == (Life.EXTENDED, True)
+    assert (lives[0], at_ms > 0) == (HeartbeatAnswer.EXTENDED, True)
     board.redis("XGROUP", "DELCONSUMER", STREAM, "billing", A)
-    _, lives = await moves.extend(client, STREAM, [Beating(added, 1, Handling.RUNS)], consumer=A)
-    assert lives == [Life.VANISHED]
+    _, lives = await moves.extend(client, STREAM, [HeartbeatEntry(added, 1, HandlerState.RUNS)], consumer=A)
+    assert lives == [HeartbeatAnswer.VANISHED]
     assert await moves.hold(client, STREAM, [(added, 1)], answered=3, **who) == [True]
 
 
@@ -96,4 +110,4 @@ async def test_a_walker_takes_what_it_has_room_for(
         "(" + ids[1].decode(),
         [(ids[0], 2)],
     )
-    assert await replace(walker, maxlen=0).move_due(client) == DueMoves()
+    assert await replace(walker, journal_limit=0).move_due(client) == DueMoves()

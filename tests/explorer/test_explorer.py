@@ -10,8 +10,10 @@ from tests.explorer.plays import CONFIGURATIONS, Result, play
 from tests.support.servers import RedisServer
 from tests.support.tiers import in_matrix
 
-PLAYS = 400
+PLAYS = 1_000
 PLAYS_OF_MUTANTS = 1_500
+LATE = {"an old call is carried out"}
+"""Mutants that few plays find."""
 BANDS = {
     "crashed": (2_000, 4_500),
     "rejected": (80, 700),
@@ -43,12 +45,12 @@ def test_plays_keep_the_promises(board: Board, name: str) -> None:
     outside = {
         what: counts[what]
         for what, (least, most) in bands.items()
-        if not (setting.plain and what in ONLY_OURS) and not least <= counts[what] * 1_000 / PLAYS <= most
+        if not (setting.plain and what in ONLY_OURS) and not least <= counts[what] <= most
     }
     assert outside == {}, dict(counts)
 
 
-@pytest.mark.parametrize("name", [in_matrix(name) for name in MUTANTS])
+@pytest.mark.parametrize("name", [in_matrix(name) if name in LATE else name for name in MUTANTS])
 def test_a_script_without_one_of_its_rules_breaks_a_promise(server: RedisServer, name: str) -> None:
     mutant: Mutant = MUTANTS[name]
     board = Board(server.port, mutant.change)

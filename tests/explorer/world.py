@@ -53,8 +53,7 @@ class World:
         poison = random.randrange(count)
         kinds = (Kind.OK,) if setting.plain else (Kind.OK, Kind.OK, Kind.OK, Kind.FAILS, Kind.LATER)
         self.kinds = [Kind.POISON if number == poison else random.choice(kinds) for number in range(count)]
-        for number in range(count):
-            board.add("n", number)
+        board.redis.together(*(("XADD", board.keys.stream, "*", "n", number) for number in range(count)))
         self.counts: Counter[str] = Counter()
         self.log: list[tuple[object, ...]] = []
         self.runs: Counter[int] = Counter()
@@ -324,8 +323,8 @@ class World:
 
     def recover(self, *, stale: bool = False) -> None:
         """Recover as the holder of the lease, or as one that is it no more."""
-        for source in self.board.sources:
-            due = [row[0] for row in self.board.pending(source) if row[2] > V_MS]
+        for source, rows in zip(self.board.sources, self.board.all_pending(), strict=True):
+            due = [row[0] for row in rows if row[2] > V_MS]
             if not due:
                 continue
             reply = self.run("recover", source, self.lease, 1, BUDGET, *due)
@@ -404,14 +403,14 @@ class World:
         """Save all keys, or restore them."""
         redis = self.board.redis
         if self.snapshot is None:
-            self.snapshot = {key: redis("DUMP", key) for key in redis("KEYS", "*")}
+            keys = redis("KEYS", "*")
+            self.snapshot = dict(zip(keys, redis.together(*(("DUMP", key) for key in keys)), strict=True))
         elif self.random.random() < 0.5:
             before = self._now_ms()
             while self._now_ms() == before:
                 pass  # within a millisecond an ID that was lost would be made again, for another job
             redis("FLUSHDB")
-            for key, dumped in self.snapshot.items():
-                redis("RESTORE", key, 0, dumped)
+            redis.together(*(("RESTORE", key, 0, dumped) for key, dumped in self.snapshot.items()))
             self.snapshot, self.has_lost_writes = None, True
             self.term += 1
             redis("SET", self.board.lease, self.lease or LEASE)

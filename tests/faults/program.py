@@ -1,19 +1,21 @@
 """A worker for `worker run tests.faults.program:worker`, whose jobs are steered by the test.
 
 It notes starts and completions in the stream `LEDGER`. A job with the field ``kill`` ends the process at once, as a bug
-would; one with ``hold`` waits until the test opens the gate of this process.
+would; one with ``hold`` waits until the test opens the gate of this process. `hurry_if_asked` applies.
 """
 
 import math
 import os
 import signal
 
+from tests.support.knobs import hurry_if_asked
 from tests.support.notes import note
 from tests.support.waiting import wait_until
 from workers import Job, Worker
 from workers.protocol.connection import commands_client
 
 LEDGER = "ledger"
+hurry_if_asked()
 
 worker = Worker()
 

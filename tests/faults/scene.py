@@ -147,11 +147,6 @@ async def recovery_waits(client: Redis, keys: GroupKeys = KEYS) -> RecoveryWait 
     return recovery_wait({text(name): text(value) for name, value in fields.items()}, await server_ms(client))
 
 
-async def let_embedded_workers_begin(client: Redis) -> None:
-    """Let the time be over in which embedded workers stand by for a reaper that is gone."""
-    await client.hset(KEYS.agreement, "served_until", "1")
-
-
 # --- workers and reapers ------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from tests.faults import scene
 from tests.support.clock import ServerClock
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
-from tests.support.tiers import WITH_CLAIM, by_claim
+from tests.support.tiers import WITH_CLAIM, by_claim, in_matrix
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 
@@ -65,8 +65,10 @@ async def _is_healthy(client: Redis) -> None:
     await wait_until(healthy, "the service says that it is healthy")
 
 
-@pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
-@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+@pytest.mark.parametrize(
+    ("policy", "step_s"),
+    [("stream", BACK), ("retry-stream", FORWARD), in_matrix("stream", FORWARD), in_matrix("retry-stream", BACK)],
+)
 async def test_a_holder_recovers_soon_after_a_step(
     clocked: RedisServer, clock: ServerClock, policy: str, step_s: int
 ) -> None:
@@ -102,7 +104,7 @@ async def test_a_holder_that_comes_after_the_step_recovers_soon(
 
 
 @pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
-@pytest.mark.parametrize("policy", ["stream", "retry-stream", by_claim("in-place")])
+@pytest.mark.parametrize("policy", ["stream", by_claim("in-place")])
 async def test_embedded_workers_recover_soon_after_a_step(
     clocked: RedisServer, clock: ServerClock, policy: str, step_s: int
 ) -> None:
@@ -167,7 +169,6 @@ async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_ste
         await scene.create_group(client)
         agreed: Any = {  # settings of a holder that is gone by now
             "policy": "stream",
-            "version": 1,
             "max_deliveries": 3,
             "visibility_ms": round(visibility_s * 1_000),
             "recovery": "reaper",

@@ -230,15 +230,14 @@ def worker_that_rejects(url: str, stream: str) -> AbstractAsyncContextManager[Wo
     return scene.running_worker(url, reject, stream=stream, visibility_timeout=5)
 
 
-async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster, client: Redis, tmp_path: Path) -> None:
+async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster, client: Redis) -> None:
     streams = masters.streams()
     pairs = [f"{stream}/{GROUP}" for stream in streams]
     run = partial(run_command, masters.url, REAPER_GROUPS=",".join(pairs), REAPER_VISIBILITY_TIMEOUT="5")
-    made = await run("groups", "init", *pairs, "--config", str(tmp_path / "reaper.toml"))
+    made = await run("groups", "create", *pairs)
     assert made.out.count("created") == len(pairs), made.out + made.err
     doctor = await run("doctor", "-o", "json")
     assert doctor.code in (0, 1), doctor.err  # a server of tests has its warnings
-    assert "ACL DRYRUN" not in doctor.out
     for pair, stream in zip(pairs, streams, strict=True):
         assert (await run("groups", "pause", pair)).code == 0
         assert await client.hget(group_keys(stream, GROUP).agreement, "paused") == b"1"
@@ -273,7 +272,7 @@ async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: 
         pairs = [group_keys(load.stream, GROUP)]
         rules = rules_of(role, RecoveryMode.REAPER, pairs, [scene.NAMESPACE], url=masters.url)
         for node in masters.nodes:
-            node.command("ACL", "SETUSER", role.value, "reset", "on", ">secret", *rules.words())
+            node.command("ACL", "SETUSER", role.value, "reset", "on", ">secret", *rules.words)
         urls[role] = masters.url.replace("://", f"://{role.value}:secret@")
     names: dict[str, Any] = {"groups": f"{load.stream}/{GROUP}", "visibility_timeout": scaled(VISIBILITY_S)}
     async with (

@@ -127,7 +127,7 @@ async def test_a_group_that_a_person_added_is_not_dropped_by_a_scan(server: Redi
 
 async def let_in(client: Redis, server: RedisServer, user: str, *words: str) -> str:
     """Make a user with the rights of a reaper of the pattern, and others. Return the URL of its connection."""
-    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, [group_keys("orders:*", "billing")], [NAMESPACE]).words()
+    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, [group_keys("orders:*", "billing")], [NAMESPACE]).words
     await client.execute_command("ACL", "SETUSER", user, "reset", "on", f">{PASSWORD}", *rules, *words)
     return f"redis://{user}:{PASSWORD}@127.0.0.1:{server.port}/0"
 

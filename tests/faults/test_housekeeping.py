@@ -1,5 +1,6 @@
 """Events of a group while a holder watches. Groups come and go, entries are deleted, consumers fall silent."""
 
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.judgement import judge
-from reaper.operations.requeue import Requeue, RequeueOutcome, forget_count, read_journal, requeue
+from reaper.operations.lost_deliveries import forget_count, read_journal
+from reaper.operations.ready_again import How, Outcome, requeue
 from reaper.operations.snapshot import take_snapshot
 from reaper.reasons import ProblemKind
 from reaper.replicas import GroupReport
@@ -17,8 +19,7 @@ from tests.faults.scene import Handler, running_worker
 from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.calls import DEFAULT_JOURNAL
-from workers.protocol.calls.group_moves import KEEP_HOUSE, CleanupResult
+from workers.protocol.calls.group_moves import MAINTAIN_GROUP, CleanupResult
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.events import EventName
 from workers.protocol.keys import MARKER_CONSUMER, group_keys, namespace_keys
@@ -123,7 +124,7 @@ async def test_a_destroyed_group_is_reported_although_the_reply_that_showed_it_w
         await wait_until(lambda: _is_marked(case), "the group is marked")
         scanning = through.hold_request(command("XPENDING"))
         await scanning.wait()
-        lost = through.drop_reply(runs(KEEP_HOUSE))
+        lost = through.drop_reply(runs(MAINTAIN_GROUP))
         await remake(case, "$")
         scanning.release()  # it finds that all is gone
         await lost.wait()
@@ -261,20 +262,6 @@ async def test_a_stream_trimmed_under_its_pending_entries_is_swept_once(case: Ca
 # ---- consumers
 
 
-async def test_silent_consumers_that_hold_nothing_are_deleted_if_asked_to(case: Case) -> None:
-    await case.enqueue(2)
-    (held,) = await case.read("holds one", count=1)
-    (done,) = await case.read("holds nothing", count=1)
-    await case.client.xack("orders", "billing", done)
-    settings = {"full_scan_interval": 0.1}
-    async with holding(quick_settings(case.server, **settings)):
-        await case.wait_for_report(lambda report: report.last_full_scan_ms > 0, "a full scan is over")
-        assert await _consumers(case) == {"holds one", "holds nothing"}
-    async with holding(quick_settings(case.server, consumer_retention=0.2, **settings)):
-        await wait_until(lambda: _are_consumers(case, {"holds one"}), "the silent consumer is deleted")
-    assert await case.pending() == [(held, "holds one", 1)]
-
-
 async def _consumers(case: Case) -> set[str]:
     consumers: Any = await case.client.xinfo_consumers("orders", "billing")
     return {text(consumer["name"]) for consumer in consumers} - {MARKER_CONSUMER}
@@ -333,10 +320,10 @@ async def test_what_is_deleted_between_a_scan_and_the_cleanup_behind_it_is_repor
     await case.client.xgroup_createconsumer("orders", "billing", OURS)
     tidy, drops = GroupCleanup.tidy, list[bool]()
 
-    async def tidy_late(cleanup: GroupCleanup) -> CleanupResult | Refusal:
+    async def tidy_late(cleanup: GroupCleanup, retention: timedelta | None) -> CleanupResult | Refusal:
         if drops and drops.pop():
             await drop(case, OURS, acknowledged=jobs[1], journalled=True)
-        return await tidy(cleanup)
+        return await tidy(cleanup, retention)
 
     monkeypatch.setattr(GroupCleanup, "tidy", tidy_late)
     async with holding(quick_settings(case.server), "error"):
@@ -375,10 +362,10 @@ async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and
 async def requeue_lost(case: Case) -> int:
     """Give back the lost deliveries, as ``reaper groups requeue --lost`` does; return how many."""
     told = await read_journal(case.client, case.keys, 0)
-    how = Requeue(Redelivery.STREAM, DEFAULT_JOURNAL)
+    how = How(Redelivery.STREAM)
     results = [one async for one in requeue(case.client, case.keys, list(told.lost), told.ended, how)]
     await forget_count(case.client, case.keys)
-    return sum(result.outcome is RequeueOutcome.REQUEUED for result in results)
+    return sum(result.outcome is Outcome.DONE for result in results)
 
 
 async def test_what_a_worker_holds_again_or_settles_in_time_is_not_lost(case: Case) -> None:
@@ -403,8 +390,10 @@ async def test_what_went_with_a_third_party_consumer_is_reported_as_in_doubt(cas
     async with holding(quick_settings(case.server), "error") as replica:
         await case.read("plain", count=3)
         await scanned_fully(case, 3)
-        await case.client.xack("orders", "billing", jobs[0])
-        await case.client.xgroup_delconsumer("orders", "billing", "plain")
+        async with case.client.pipeline() as together:  # no scan comes in between
+            together.xack("orders", "billing", jobs[0])
+            together.xgroup_delconsumer("orders", "billing", "plain")
+            await together.execute()
         await case.wait_for_report(lambda report: report.in_doubt == 3, "it is reported")
         assert replica.errors() == ["lost_delivery"]
         assert await case.pending() == []

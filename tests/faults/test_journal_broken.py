@@ -3,7 +3,6 @@
 The journal's key holds something that is no stream, so that every write to it is refused with WRONGTYPE.
 """
 
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -47,48 +46,6 @@ async def test_jobs_are_run_recovered_and_dead_lettered(server: RedisServer, cli
     assert (worker.counts.acked, worker.counts.nacked, worker.counts.dead_lettered) == (55, 10, 10)
     assert (worker.counts.refused, worker.counts.held) == (0, 0)
     assert await scene.violations(client, enqueued, [handler], journal=False, finished=True) == []
-
-
-async def test_stalled_jobs_are_quarantined_and_released(server: RedisServer, client: Redis) -> None:
-    handler = scene.Handler()
-    await break_journals(client)
-    await scene.create_group(client)
-    enqueued = await scene.enqueue(client, 6)
-    await scene.strand(client, 6, overdue=True)
-    async with scene.running_reaper(server.url, max_deliveries=2) as reaper:
-        await scene.holds(reaper)
-        async with scene.running_worker(server.url, handler, max_deliveries=2):
-            await scene.nothing_left(client)
-    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
-
-
-@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
-async def test_what_the_earlier_process_of_a_restarted_worker_held_is_recovered_at_once(
-    server: RedisServer, client: Redis, recovery: str
-) -> None:
-    handler = scene.Handler()
-    await break_journals(client)
-    await scene.create_group(client)
-    enqueued = await scene.enqueue(client, 6)
-    await scene.strand(client, 6, "w1.0123456789ab")
-    async with AsyncExitStack() as running:
-        if recovery == "reaper":
-            await scene.holds(await running.enter_async_context(scene.running_reaper(server.url)))
-        await running.enter_async_context(scene.running_worker(server.url, handler, name="w1", recovery=recovery))
-        await scene.nothing_left(client)
-    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
-
-
-async def test_leases_are_taken_extended_and_handed_over(server: RedisServer, client: Redis) -> None:
-    await break_journals(client)
-    async with scene.running_reaper(server.url) as first:
-        assert await scene.holds(first) == 1
-        async with scene.running_reaper(server.url, after=first.replica_id) as second:
-            await wait_until(lambda: client.hlen(scene.NAMESPACE.replicas), "replicas register")
-            first.stop()
-            assert await scene.holds(second) == 2
-            await client.delete(scene.KEYS.lease)
-            await wait_until(lambda: _is_term(client, 3), "the next term")
 
 
 async def _is_term(client: Redis, token: int) -> bool:

@@ -106,6 +106,7 @@ async def test_a_slot_moves_while_jobs_run(binary: Path, recovery: str) -> None:
 
 
 @RECOVERIES
+@pytest.mark.matrix
 async def test_a_replica_is_promoted_that_lags_behind(binary: Path, recovery: str) -> None:
     """It has received no heartbeat for longer than the visibility timeout, and no beat either."""
     with started_cluster(binary, replicas=1) as cluster:

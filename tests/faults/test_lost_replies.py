@@ -16,7 +16,7 @@ from tests.conftest import StartProxy
 from tests.faults import scene
 from tests.support.proxy import Catch, Proxy, command, runs
 from tests.support.servers import RedisServer
-from tests.support.tiers import by_claim
+from tests.support.tiers import by_claim, in_matrix
 from tests.support.waiting import wait_until
 from workers.protocol.calls.moves import ACK, SETTLE
 from workers.protocol.connection import commands_client
@@ -167,7 +167,7 @@ async def test_an_embedded_worker_that_misses_an_answer_recovers_each_job_once(
     [
         ("reaper", "register"),
         ("reaper", "lease_take"),
-        ("workers.protocol", "keep_house"),
+        ("workers.protocol", "maintain_group"),
         ("workers.protocol", "recover"),
         ("workers.protocol", "move_due"),
         ("reaper", "tick"),
@@ -209,7 +209,7 @@ async def test_nobody_is_locked_out_by_a_hand_over_without_an_answer(
 # --- everybody ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, in_matrix(2)])
 async def test_a_network_that_loses_replies_all_the_time_neither_loses_nor_doubles_work(
     server: RedisServer, client: Redis, proxy: StartProxy, seed: int
 ) -> None:

@@ -3,8 +3,6 @@
 Settling frees memory in the end, so it must work when there is none.
 """
 
-from contextlib import AsyncExitStack
-
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
@@ -46,34 +44,6 @@ async def test_workers_settle_whatever_the_verdict(server: RedisServer, client: 
         await scene.nothing_left(client)
     assert await scene.count_events(client) == {"acked": 110, "nacked": 10, "dead_lettered": 10}
     assert (worker.counts.refused, worker.counts.held) == (0, 0)
-    assert await scene.violations(client, enqueued, [handler], finished=True) == []
-
-
-@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
-async def test_a_worker_can_start_and_what_its_earlier_process_held_is_recovered_at_once(
-    server: RedisServer, client: Redis, recovery: str
-) -> None:
-    handler = scene.Handler()
-    await scene.create_group(client)
-    enqueued = await scene.enqueue(client, 20)
-    await scene.strand(client, 10, "w1.0123456789ab")
-    await fill_memory(client)
-    async with AsyncExitStack() as running:
-        if recovery == "reaper":
-            await scene.holds(await running.enter_async_context(scene.running_reaper(server.url)))
-        await running.enter_async_context(scene.running_worker(server.url, handler, name="w1", recovery=recovery))
-        await scene.nothing_left(client)
-    assert await scene.count_events(client) == {"recovered": 10, "acked": 20}
-    assert await scene.violations(client, enqueued, [handler], finished=True) == []
-
-
-async def test_a_group_that_does_not_exist_yet_can_be_joined(server: RedisServer, client: Redis) -> None:
-    handler = scene.Handler()
-    enqueued = await scene.enqueue(client, 5)
-    await fill_memory(client)
-    async with scene.running_worker(server.url, handler, redelivery="retry-stream"):
-        await handler.has_started(5)
-        await scene.nothing_left(client)
     assert await scene.violations(client, enqueued, [handler], finished=True) == []
 
 

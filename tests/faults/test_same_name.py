@@ -16,6 +16,7 @@ from reaper.drill.history import read_state
 from reaper.drill.promises import History, Pairs, check
 from tests.faults import scene
 from tests.faults.program import LEDGER, gate_of
+from tests.support.knobs import REFRESHING
 from tests.support.modes import EMBEDDED_IN_PLACE, mode_flags
 from tests.support.notes import read_notes
 from tests.support.processes import Processes, Running
@@ -37,7 +38,7 @@ def start_worker(processes: Processes, server: RedisServer, *flags: str, name: s
         "tests.faults.program:worker",
         "--redis-url", server.url, "--stream", scene.STREAM, "--group", scene.GROUP,
         *(("--name", name) if name else ()), *flags,
-        name=name or "worker",
+        env=REFRESHING, name=name or "worker",
     )  # fmt: skip
 
 

@@ -15,10 +15,9 @@ from tests.support.proxy import command, runs
 from tests.support.resp import Request
 from tests.support.servers import RedisServer, url_of
 from tests.support.waiting import wait_until
-from workers import Job, NewJob, Producer, Reject, Retry
+from workers import Job, NewJob, Producer, Retry
 from workers.protocol.calls.group_moves import MOVE_DUE
 from workers.protocol.calls.moves import SETTLE
-from workers.protocol.connection import commands_client
 
 pytestmark = pytest.mark.anyio
 
@@ -76,22 +75,6 @@ async def test_delayed_jobs_run_once_each(server: RedisServer, client: Redis) ->
     await faultless(client, enqueued, handler)
 
 
-async def test_jobs_run_in_the_order_they_are_due_and_not_in_that_of_enqueueing(
-    server: RedisServer, client: Redis
-) -> None:
-    handler = scene.Handler()
-    await scene.create_group(client)
-    async with Producer(scene.STREAM, url_of(client)) as producer:
-        delays = {"third": 0.6, "first": 0.2, "second": 0.4}
-        await producer.enqueue_many([NewJob({}, job_id=name, delay=delay) for name, delay in delays.items()])
-        async with (
-            scene.running_reaper(server.url),
-            scene.running_worker(server.url, handler, concurrency=1),
-        ):
-            await handler.has_started(3)
-    assert [start.job for start in handler.starts] == ["first", "second", "third"]
-
-
 async def test_a_job_that_fails_is_tried_again_after_its_backoff_until_its_limit(
     server: RedisServer, client: Redis
 ) -> None:
@@ -122,27 +105,6 @@ async def test_retries_that_do_not_count_burn_no_delivery(server: RedisServer, c
     assert sum(event.data["verb"] == "retry" for event in nacks) == 24
     assert max(event.data["delivery"] for event in nacks) == 1
     await faultless(client, enqueued, handler.inner)
-
-
-async def test_with_a_retry_stream_retries_wait_in_the_same_schedule(server: RedisServer, client: Redis) -> None:
-    handler = Scripted(Retry("later", delay=SOON))
-    retrying = {"redelivery": "retry-stream"}
-    async with (
-        scene.running_reaper(server.url, **retrying),
-        scene.running_worker(server.url, handler, **retrying) as worker,
-    ):
-        enqueued = await scene.enqueue(client, 20)
-        await wait_until(lambda: worker.counts.acked == 20, "all are done")
-        await scene.nothing_left(client)
-    assert scene.times(handler.inner.starts) == dict.fromkeys(enqueued, 2)
-    await faultless(client, enqueued, handler.inner)
-
-
-async def test_a_rejection_waits_for_nothing(server: RedisServer, client: Redis) -> None:
-    handler = Scripted(Reject("malformed"))
-    async with scene.running_worker(server.url, handler) as worker:
-        await scene.enqueue(client, 1)
-        await wait_until(lambda: worker.counts.dead_lettered == 1, "it is a dead letter")
 
 
 # ---- notices
@@ -210,20 +172,6 @@ async def test_an_idle_holder_looks_when_something_is_due_and_not_before(
 # ---- holders come and go
 
 
-async def test_scheduled_jobs_outlive_their_holder(server: RedisServer, client: Redis) -> None:
-    handler = scene.Handler()
-    async with scene.running_worker(server.url, handler):
-        async with scene.running_reaper(server.url) as first:
-            await scene.holds(first)
-            enqueued = await enqueue_later(client, 100, delay=0.5)
-        async with scene.running_reaper(server.url) as second:
-            await scene.holds(second)
-            await handler.has_started(100)
-            await scene.nothing_left(client)
-    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
-    await faultless(client, enqueued, handler)
-
-
 async def test_a_change_of_holders_while_jobs_fall_due_runs_none_twice(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
@@ -277,22 +225,6 @@ async def test_a_settlement_that_is_sent_again_schedules_a_retry_once(
         await scene.nothing_left(client)
     assert (drop.happened, worker.counts.refused) == (True, 0)
     assert scene.times(handler.inner.starts) == dict.fromkeys(enqueued, 2)
-
-
-async def test_jobs_fall_due_also_while_memory_is_full(server: RedisServer, client: Redis) -> None:
-    handler = scene.Handler()
-    enqueued = await enqueue_later(client, 20)
-    await client.config_set("maxmemory", "1")
-    async with scene.running_reaper(server.url), commands_client(server.url) as looking:
-
-        async def moved() -> bool:
-            return not await looking.zcard(scene.KEYS.stream_schedule)
-
-        await wait_until(moved, "all are ready")
-    await client.config_set("maxmemory", "0")
-    async with scene.running_worker(server.url, handler):
-        await handler.has_started(20)
-    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
 
 
 async def test_an_observer_leaves_the_schedules_alone(server: RedisServer, client: Redis) -> None:

@@ -20,7 +20,6 @@ from tests.faults.scene import (
     enqueue,
     events,
     holds,
-    let_embedded_workers_begin,
     make_due,
     make_overdue,
     nothing_left,
@@ -97,7 +96,7 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
             await strand(client, 4, overdue=True)
             handler.open_gate()
             await nothing_left(client)
-            (mismatch,) = find_mismatches(await agreed(client), None, 0)  # as in `reaper status`
+            (mismatch,) = find_mismatches(await agreed(client), 0)  # as in `reaper status`
             assert mismatch.endswith("recovery reaper is agreed, embedded is set")
         assert await holds(reaper) == 1, "nobody has taken anything from the reaper"
     assert await modes_of_recoveries(client) == {"reaper"}
@@ -137,7 +136,6 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
             await holds(reaper)
             await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
             lease = text(await client.get(KEYS.lease) or b"")
-        await let_embedded_workers_begin(client)
         enqueued = await enqueue_for(client, "gone", 4)
         await nothing_left(client)
         assert await mode(client) == "embedded"
@@ -174,7 +172,6 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(
         await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
         enqueued = await leave_things_behind(client)
         await wait_until(lambda: _is_quarantined(client), "they are quarantined")
-    await let_embedded_workers_begin(client)
     handler = Handler()
     async with (
         worker_of(own_recovery, server.url, handler, redelivery=policy),
@@ -259,7 +256,6 @@ async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_d
                 await load()
                 await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
                 await load()
-            await let_embedded_workers_begin(client)
             await load()
             await wait_until(lambda: _is_mode(client, "embedded"), "the workers have taken over")
         await nothing_left(client)

@@ -203,7 +203,7 @@ def test_a_worker_that_stops_itself_before_the_end_is_told_of(server: RedisServe
         worker.stop()
 
     worker = make_worker(stop, concurrency=1)
-    with pytest.raises(NotDrainedError, match=r"the worker was stopped\. Left: jobs wait to be read in orders"):
+    with pytest.raises(NotDrainedError, match=r"the worker was stopped\. Left: jobs wait to be read"):
         run_until_drained(worker, [{"n": 1}, {"n": 2}, {"n": 3}], redis_url=server.url)
 
 

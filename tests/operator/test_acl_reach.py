@@ -17,7 +17,7 @@ from workers.protocol.messages import RecoveryMode
 
 REAPER, EMBEDDED = RecoveryMode
 LOOKS = [
-    "reaper.cli.status", "reaper.cli.explain", "reaper.cli.doctor", "reaper.cli.replicas:replicas",
+    "reaper.cli.status", "reaper.cli.explain", "reaper.cli.doctor",
     "reaper.cli.dead_letters:list_", "reaper.cli.dead_letters:show_", "reaper.cli.watch:list_", "reaper.web.overview",
 ]  # fmt: skip
 PROGRAMS = {
@@ -27,8 +27,8 @@ PROGRAMS = {
     (Role.REAPER, REAPER): (["reaper.process"], []),
     (Role.READ_ONLY, REAPER): (LOOKS, ["reaper.service"]),
     (Role.OPERATOR, REAPER): (
-        [*LOOKS, "reaper.cli.groups", "reaper.cli.redrive", "reaper.cli.requeue", "reaper.cli.replicas",
-         "reaper.cli.dead_letters", "reaper.cli.watch"],
+        [*LOOKS, "reaper.cli.groups", "reaper.cli.ready_again", "reaper.cli.drain", "reaper.cli.dead_letters",
+         "reaper.cli.watch"],
         ["reaper.service"],
     ),
 }  # fmt: skip
@@ -48,15 +48,15 @@ def test_a_role_may_run_what_its_scripts_and_other_calls_need_and_nothing_else(r
     commands = {"ping", "info", "time", "eval", "evalsha"} | DIRECT[role]
     commands |= {"subscribe"} if (role, mode) == (Role.WORKER, EMBEDDED) else set()
     commands = commands.union(*(commands_of(*script) for script in scripts_of(role, mode)))
-    commands -= {"del"} if (role, mode) == (Role.WORKER, REAPER) else set()  # only embedded workers remove a lease
-    assert {*rules.commands, *rules.newer} == commands
+    commands -= {"get", "pttl"} if (role, mode) == (Role.WORKER, REAPER) else set()
+    assert {*rules.commands, *(word[1:] for word in rules.newer)} == commands
 
 
 @pytest.mark.parametrize(("role", "mode"), EVERYBODY, ids=str)
 def test_a_role_may_use_the_keys_of_its_scripts_and_other_calls_and_no_others(role: Role, mode: RecoveryMode) -> None:
     rules = rules_of(role, mode, [group_keys("orders", "billing")], [namespace_keys("reaper")])
     looks = {*_values(group_keys("orders", "billing")), *_values(namespace_keys("reaper"))} - {"billing", "reaper"}
-    looks |= {"{reaper-observe}:replicas", "{reaper-observe}:groups"}
+    looks |= {"{reaper-observe}:replicas", "{reaper-observe}:groups", "{reaper-observe}:drained"}
     of_calls = {Role.PRODUCER: {"orders"}, Role.WORKER: {"orders", "{orders}:retry:billing"}}
     assert set(rules.keys) == of_calls.get(role, looks).union(*(keys_of(*script) for script in scripts_of(role, mode)))
 

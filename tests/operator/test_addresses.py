@@ -118,12 +118,11 @@ CAN_BE_PARSED = (
 PAIR = "orders/billing"
 COMMANDS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (reaper, ("run", "--groups", "orders/billing")),
-    (reaper, ("groups", "init", "orders/billing")),
+    (reaper, ("groups", "create", "orders/billing")),
     (reaper, ("status",)),
     (reaper, ("status", "-o", "json")),
     (reaper, ("doctor", "--groups", "orders/billing")),
     (reaper, ("explain", "order-17", "--group", PAIR)),
-    (reaper, ("replicas",)),
     (reaper, ("groups", "pause", "orders/billing")),
     (reaper, ("dead-letters", "list", PAIR, "-o", "json")),
     (reaper, ("drill",)),
@@ -230,12 +229,6 @@ def test_an_address_that_can_be_parsed_is_shown_with_its_hosts(url: str) -> None
     parse_address(url)
     assert "***" in shown_address(url)
     assert NOBODY in shown_address(url) or "/nowhere/redis.sock" in shown_address(url)
-
-
-@pytest.mark.parametrize("url", [url for url in CANNOT_BE_PARSED if "windows.net" in url])
-def test_the_connection_string_of_azure_is_recognized(url: str) -> None:
-    printed = run(reaper, "status", "--redis-url", url)
-    assert "Write rediss://:KEY@orders.redis.cache.windows.net:6380/0" in printed
 
 
 def test_words_of_others_are_logged_without_logins(caplog: pytest.LogCaptureFixture) -> None:

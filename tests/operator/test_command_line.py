@@ -82,7 +82,7 @@ def test_its_summary_fits_one_line_of_a_list(name: str, command: click.Command) 
 
 
 READING = [
-    ("status", "--groups", "orders/billing"), ("replicas",), ("doctor", "--groups", "orders/billing"),
+    ("status", "--groups", "orders/billing"), ("doctor", "--groups", "orders/billing"),
     ("acl", "--groups", "orders/billing"), ("explain", "1-1", "--group", "orders/billing"),
     ("dead-letters", "list", "orders/billing"),
 ]  # fmt: skip

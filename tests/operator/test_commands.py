@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 NOWHERE = "redis://127.0.0.1:1/0"
 COMMANDS = [
-    "acl", "compare", "dead-letters", "demo", "doctor", "drain", "drill", "explain", "groups", "pipeline", "replicas",
+    "acl", "compare", "dead-letters", "demo", "doctor", "drain", "drill", "explain", "groups", "pipeline",
     "run", "status", "watch",
 ]  # fmt: skip
 

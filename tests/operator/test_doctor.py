@@ -2,24 +2,19 @@
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from reaper.operations.acl import Role, rules_of
+from reaper.operations.acl import Role
 from reaper.operations.doctor import percentile
-from reaper.operations.examination import sample_call
-from reaper.settings import ReaperSettings
 from tests.conftest import StartServer
 from tests.operator.conftest import Command, run_command
 from tests.operator.heartbeats import SELDOM_MS, a_replica, a_report, hold, register
 from tests.scripts.scene import LONG_IDLE_MS, Scene
 from tests.support.servers import RedisServer, free_port, shown
 from workers.protocol.connection import commands_client
-from workers.protocol.keys import group_keys
-from workers.protocol.messages import RecoveryMode
-from workers.protocol.server import capabilities_of, in_words
+from workers.protocol.server import knows_claim
 
 pytestmark = pytest.mark.anyio
 
@@ -54,18 +49,7 @@ async def test_a_sound_service_is_0(start_server: StartServer) -> None:
     await client.aclose()
     assert answer.code == 0, answer.out
     other = [line.split()[:2] for line in answer.out.splitlines() if not line.startswith("ok ")]
-    assert other == ([] if server.version >= (7, 0) else [["unknown", "rights"]])  # older ones cannot be asked
-
-
-@pytest.mark.contract
-async def test_why_rights_cannot_be_told_is_told(client: Redis, reaper: Command, server: RedisServer) -> None:
-    assert "no group is named, and permissions depend on the group" in (await reaper("doctor")).out
-    await client.execute_command("ACL", "SETUSER", "looker", "on", ">pw", "~*", "&*", "+@all", "-acl")
-    url = server.url.replace("redis://", "redis://looker:pw@")
-    said = (await run_command(url, "doctor", *PAIR)).out
-    assert (
-        "the user may not run ACL WHOAMI and ACL DRYRUN" if server.version >= (7, 0) else "ACL DRYRUN needs Redis 7"
-    ) in said
+    assert other == []
 
 
 @pytest.mark.contract
@@ -85,12 +69,12 @@ async def test_an_unreachable_server_is_3() -> None:
 
 
 @pytest.mark.contract
-async def test_capabilities_are_told_by_trying(scene: Scene, reaper: Command, server: RedisServer) -> None:
+async def test_the_server_is_asked_whether_it_knows_claim(scene: Scene, reaper: Command, server: RedisServer) -> None:
     await _served(scene)
     before = await scene.state()
     first = (await reaper("doctor")).out.splitlines()[0]
-    can = in_words(await capabilities_of(scene.client, "absent"))
-    assert f"{shown(server.binary)}{f' ({can})' if can else ''}, answers within " in first
+    can = await knows_claim(scene.client, "absent")
+    assert f"{shown(server.binary)}{' (CLAIM)' if can else ''}, answers within " in first
     assert await scene.state() == before
 
 
@@ -162,7 +146,7 @@ async def test_a_retry_stream_that_nobody_reads_is_found(scene: Scene, reaper: C
     await scene.agree(policy="retry-stream")
     await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
     await scene.add(stream=scene.keys.retry)
-    assert "retry_unread" in await _checks(reaper)
+    assert "unread" in await _checks(reaper)
 
 
 async def _ran(scene: Scene, *run_ms: int) -> None:
@@ -200,36 +184,6 @@ async def test_that_recovery_waits_after_a_gap_is_noted(scene: Scene, reaper: Co
     assert said["level"] == "note"
 
 
-@pytest.mark.contract
-async def test_rights_that_are_missing_are_named(scene: Scene, server: RedisServer) -> None:
-    await _served(scene)
-    keys, namespace = group_keys("orders", "billing"), ReaperSettings().namespace_keys
-    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, [keys], [namespace]).words()
-    user = ("ACL", "SETUSER", "lame", "reset", "on", ">pw", *rules, "+acl", "-zadd", "-xclaim")
-    await scene.client.execute_command(*user)
-    try:
-        answer = await run_command(f"redis://lame:pw@127.0.0.1:{server.port}/0", "doctor", "-o", "json")
-    finally:
-        await scene.client.execute_command("ACL", "DELUSER", "lame")
-    [rights] = [one for one in answer.data["findings"] if one["check"] == "rights"]
-    if server.version >= (7, 0):
-        assert rights["text"].startswith("user lame lacks +xclaim +zadd for the work of a reaper")
-        assert rights["level"] == "wrong"
-    else:
-        assert rights["level"] == "unknown"
-
-
-@pytest.mark.contract
-async def test_every_right_of_a_reaper_can_be_asked_about(client: Redis, server: RedisServer) -> None:
-    if server.version < (7, 0):
-        return  # there is no DRYRUN: `rights` is unknown, as tested above
-    keys = group_keys("orders", "billing")
-    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, [keys], [])
-    for command in rules.commands:
-        answer: Any = await client.execute_command("ACL", "DRYRUN", "default", *sample_call(command, keys))
-        assert answer in (b"OK", "OK"), command
-
-
 async def test_nothing_is_written(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     entry = await scene.add()
@@ -242,7 +196,7 @@ async def test_nothing_is_written(scene: Scene, reaper: Command) -> None:
 async def test_quiet_leaves_out_what_is_fine(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     shown = (await reaper("doctor", "--quiet")).out.splitlines()
-    assert [line.split()[:2] for line in shown if not line.startswith("unknown")] == [["warning", "persistence"]]
+    assert [line.split()[:2] for line in shown if line] == [["warning", "persistence"]]
 
 
 @pytest.mark.contract
@@ -259,5 +213,5 @@ async def test_with_exactly_the_rights_of_a_role_it_says_what_it_could_not_see(
     unseen = {one["check"] for one in answer.data["findings"] if one["level"] == "unknown"}
     wrong = {one["check"] for one in answer.data["findings"] if one["level"] == "wrong"}
     blind = role in (Role.PRODUCER, Role.WORKER)
-    assert unseen == {"config", "rights"} | ({"replicas", "group"} if blind else set())
+    assert unseen == ({"replicas", "group"} if blind else set())
     assert wrong == set()

@@ -11,7 +11,7 @@ from anyio import run_process
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from reaper.operations.redrive import Redriven, RedriveOutcome
+from reaper.operations.ready_again import Outcome, Result
 from tests.operator.conftest import Command, run_command
 from tests.operator.every import ASKING, KEYS, LEAVES, OTHERS, PAIR, STARTING, typed
 from tests.support.dump import dump
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 NOWHERE = "redis://127.0.0.1:1/0"
 PACKAGES = {"reaper": "reaper", "worker": "workers"}
 NAMESPACE = namespace_keys("reaper")
-ACT = [name for name in ASKING if name.split()[1] in ("groups", "dead-letters") and not name.endswith("init")]
+ACT = [name for name in ASKING if name.split()[1] in ("groups", "dead-letters") and not name.endswith("create")]
 
 
 def test_no_command_escapes_these_tests() -> None:
@@ -34,11 +34,8 @@ def test_no_command_escapes_these_tests() -> None:
 
 
 @pytest.mark.parametrize("name", ASKING)
-async def test_a_server_of_no_use_is_one_sentence_in_json_too(
-    server: RedisServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_of_no_use_is_one_sentence_in_json_too(server: RedisServer, name: str) -> None:
     """Nothing there; a wrong password; a database that is not there."""
-    monkeypatch.chdir(tmp_path)  # where `init` writes
     for url in (NOWHERE, f"redis://nobody:wrong@127.0.0.1:{server.port}/0", f"redis://127.0.0.1:{server.port}/99"):
         machines = await run_command(url, *typed(name), "-o", "json")
         assert (machines.code, machines.err) == (3, "")
@@ -61,10 +58,7 @@ ADDRESSES = ("x", "redis://127.0.0.1/zero", "redis://127.0.0.1:99999", "redis+se
         ("reaper acl", "redis+cluster://h/3"),
     ],
 )
-async def test_an_address_that_none_can_be_is_one_sentence(
-    name: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # where `init` writes
+async def test_an_address_that_none_can_be_is_one_sentence(name: str, url: str) -> None:
     words = typed(name) if name in ASKING else ["acl", *PAIR]
     machines = await run_command(url, *words, "-o", "json")
     assert (machines.code, machines.err) == (2, "")
@@ -215,18 +209,18 @@ async def test_help_that_cannot_be_written_is_a_sentence(line: str) -> None:
 async def test_a_redrive_that_fails_is_one_document_with_what_was_done(
     reaper: Command, client: Redis, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
-    async def fails(*_others: object) -> AsyncIterator[Redriven]:
+    async def fails(*_others: object) -> AsyncIterator[Result]:
         for number in range(done):
-            yield Redriven(f"{number}-0", RedriveOutcome.REDRIVEN, "9-0", "job", KEYS.stream)
+            yield Result(f"{number}-0", Outcome.DONE, "9-0", "job")
         raise ResponseError("NOPERM no more")
 
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
-    monkeypatch.setattr("reaper.cli.redrive.redrive", fails)
+    monkeypatch.setattr("reaper.cli.ready_again.redrive_letters", fails)
     answer = await reaper("dead-letters", "redrive", KEYS.pair, "--all", "-o", "json")
     assert (answer.code, answer.err, answer.out.count("\n")) == (3, "", 1)
     assert (answer.data["status"], "NOPERM" in answer.data["error"]) == ("unreachable", True)
     assert [one["id"] for one in answer.data.get("results", ())] == ["0-0"][:done]
-    assert answer.data.get("redriven", 0) == done
+    assert answer.data.get("done", 0) == done
 
 
 MISSING = [

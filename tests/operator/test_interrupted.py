@@ -46,10 +46,9 @@ def _sleeps(running: Running) -> bool:
     return Path(f"/proc/{running.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "S"
 
 
-async def _interrupted(processes: Processes, name: str, tmp_path: Path) -> tuple[int, str]:
+async def _interrupted(processes: Processes, name: str) -> tuple[int, str]:
     async with silent_server() as (url, asked):
-        words = [*typed(name), "--config", str(tmp_path / "none.toml")] if name == "reaper groups init" else typed(name)
-        running = processes.python("-m", "reaper", *words, "--redis-url", url)
+        running = processes.python("-m", "reaper", *typed(name), "--redis-url", url)
         await happens(asked.wait, f"{name} asks Redis")
         # Before Python 3.12, what asyncio.wait_for has just done takes a cancellation with it.
         await wait_until(partial(_sleeps, running), f"{name} waits for the answer")
@@ -57,14 +56,14 @@ async def _interrupted(processes: Processes, name: str, tmp_path: Path) -> tuple
         return await running.wait(), running.output
 
 
-async def test_a_command_that_waits_ends_without_a_word(processes: Processes, tmp_path: Path) -> None:
-    assert await _interrupted(processes, "reaper status", tmp_path) == (INTERRUPTED_EXIT, "")
+async def test_a_command_that_waits_ends_without_a_word(processes: Processes) -> None:
+    assert await _interrupted(processes, "reaper status") == (INTERRUPTED_EXIT, "")
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ASKING)
-async def test_every_command_does(processes: Processes, name: str, tmp_path: Path) -> None:
-    assert await _interrupted(processes, name, tmp_path) == (INTERRUPTED_EXIT, "")
+async def test_every_command_does(processes: Processes, name: str) -> None:
+    assert await _interrupted(processes, name) == (INTERRUPTED_EXIT, "")
 
 
 async def test_a_redrive_that_is_cut_short_says_what_was_done(

@@ -4,7 +4,7 @@ from itertools import chain
 
 import pytest
 
-from reaper.operations.examination import EVENTS_READ, run_times_ms
+from reaper.operations.doctor import EVENTS_READ, run_times_ms
 from reaper.operations.job_search import Place, find_job
 from reaper.recovery.lost import settled_in
 from reaper.web.overview import RecoveryFeed

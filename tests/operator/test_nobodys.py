@@ -14,7 +14,6 @@ from tests.scripts.scene import Scene
 from tests.support.simulated import simulated_server
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import namespace_keys
-from workers.protocol.server import UNSEEN, Capability, capabilities_quietly, in_words
 
 pytestmark = pytest.mark.anyio
 
@@ -53,10 +52,4 @@ async def test_it_is_counted_as_ready_and_as_nobodys_work(scene: Scene) -> None:
 async def test_explain_finds_it_ready(scene: Scene) -> None:
     [(one, _, _), _] = await scene.pending()
     found = await find_job(scene.client, scene.keys, one)
-    assert (found.place, found.owner, found.deliveries_before) == (Place.READY, "", 1)
-
-
-async def test_what_is_used_is_named_and_that_no_real_server_was_seen(scene: Scene) -> None:
-    can = await capabilities_quietly(scene.client)
-    assert can[Capability.XNACK]
-    assert in_words(can).endswith(f"({UNSEEN})")
+    assert (found.place, found.owner, found.times_delivered) == (Place.READY, "", 1)

@@ -8,21 +8,18 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import PAGE, Selection, select
-from reaper.operations.redrive import Redrive, Redriven, RedriveOutcome, redrive
+from reaper.operations.ready_again import How, Outcome, Result, redrive
 from tests.conftest import StartProxy
 from tests.operator.dead import give_up, give_up_many, ids_of, redriven_often
 from tests.scripts.scene import HOLDER, TOO_MANY, Scene, entry_id
 from tests.support.dump import show_journal
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
-from workers.protocol.calls import Journal
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import NotPossibleError
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
-
-NO_JOURNAL = Journal(writes=0, maxlen=100)
 
 
 async def _each(ids: Iterable[str]) -> AsyncIterator[str]:
@@ -30,43 +27,30 @@ async def _each(ids: Iterable[str]) -> AsyncIterator[str]:
         yield one
 
 
-async def _redrive(scene: Scene, *ids: str, how: Redrive | None = None, client: Redis | None = None) -> list[Redriven]:
-    results = redrive(client or scene.client, scene.keys, _each(ids), how or Redrive())
+async def _redrive(scene: Scene, *ids: str, how: How | None = None, client: Redis | None = None) -> list[Result]:
+    results = redrive(client or scene.client, scene.keys, _each(ids), how or How())
     return [result async for result in results]
 
 
-def _outcomes(results: Sequence[Redriven]) -> list[str]:
+def _outcomes(results: Sequence[Result]) -> list[str]:
     return [result.outcome.name for result in results]
 
 
 async def test_a_redriven_job_is_the_next_generation_with_its_fields_byte_for_byte(scene: Scene) -> None:
     dead = await give_up(scene)
     await scene.client.delete(scene.keys.journal)
-    results = await _redrive(scene, dead, how=Redrive(journal=NO_JOURNAL))
+    results = await _redrive(scene, dead, how=How(journal_limit=0))
     user = ("b", "\xff\x00\r\n\xc3(", "a", "1", "b", "again", "traceparent", "00-11-22-01")
     ours = (
         *("reaper.job", entry_id(1), "reaper.deliveries", "0", "reaper.generation", "1"),
         *("reaper.first_ms", entry_id(1).split("-")[0], "reaper.consumers", "w1", "reaper.copies", "1"),
     )
-    assert _outcomes(results) == ["REDRIVEN"]
+    assert _outcomes(results) == ["DONE"]
     assert await scene.state() == {
         "orders": {"entries": [("new-1", *user, *ours)], "billing": []},
         "{orders}:dead:billing": {"entries": []},
         "{orders}:lease:billing": HOLDER,
     }
-
-
-async def test_of_a_traced_job_the_script_says_what_its_trace_needs(scene: Scene) -> None:
-    sampled = f"00-{'ab' * 16}-{'cd' * 8}-01"
-    traced = await give_up(scene, "traceparent", sampled, "tracestate", "a=b")
-    untraced = await give_up(scene, "traceparent", f"{sampled[:-1]}0")
-    keys, script = scene.keys, load_script("reaper", "redrive_dead_letters")
-    reply = await script.run(
-        scene.client,
-        [keys.dead, keys.stream, keys.retry, keys.agreement, keys.journal],
-        [keys.group, "stream", "", 0, 0, 1_000, 10**9, traced, untraced],
-    )
-    assert [row[3:] for row in reply[2:]] == [[[sampled.encode(), b"a=b", b"0.0.3.r", 1]], []]
 
 
 async def test_the_journal_tells_of_a_redrive(scene: Scene) -> None:
@@ -89,7 +73,7 @@ async def test_the_journal_tells_of_a_redrive(scene: Scene) -> None:
 async def test_no_journal_is_written_when_it_is_off(scene: Scene) -> None:
     dead = await give_up(scene)
     before = await show_journal(scene.client, scene.keys.journal)
-    await _redrive(scene, dead, how=Redrive(journal=NO_JOURNAL))
+    await _redrive(scene, dead, how=How(journal_limit=0))
     assert await show_journal(scene.client, scene.keys.journal) == before
 
 
@@ -104,31 +88,29 @@ async def test_a_second_redrive_of_the_same_id_does_nothing(scene: Scene) -> Non
 async def test_a_dry_run_decides_the_same_and_writes_nothing(scene: Scene) -> None:
     dead, looper = await give_up(scene), await redriven_often(scene, 5)
     before = await scene.state()
-    results = await _redrive(scene, dead, looper, "1-1", how=Redrive(dry_run=True))
-    assert _outcomes(results) == ["REDRIVEN", "LOOPED", "MISSING"]
-    assert results[0].target == "orders"
+    results = await _redrive(scene, dead, looper, "1-1", how=How(dry_run=True))
+    assert _outcomes(results) == ["DONE", "LOOPED", "MISSING"]
     assert await scene.state() == before
 
 
 async def test_the_loop_guard_leaves_jobs_that_were_redriven_too_often(scene: Scene) -> None:
     fine, looper = await redriven_often(scene, 4), await redriven_often(scene, 5)
     results = await _redrive(scene, fine, looper)
-    assert [result.outcome for result in results] == [RedriveOutcome.REDRIVEN, RedriveOutcome.LOOPED]
+    assert [result.outcome for result in results] == [Outcome.DONE, Outcome.LOOPED]
     assert results[1].detail == "5"
     assert await ids_of(scene, scene.keys.dead) == [looper]
 
 
 async def test_without_the_loop_guard_every_generation_is_redriven(scene: Scene) -> None:
     looper = await redriven_often(scene, 500)
-    assert _outcomes(await _redrive(scene, looper, how=Redrive(max_generation=None))) == ["REDRIVEN"]
+    assert _outcomes(await _redrive(scene, looper, how=How(max_generation=None))) == ["DONE"]
 
 
 async def test_with_policy_retry_stream_jobs_go_to_the_groups_retry_stream(scene: Scene) -> None:
     dead = await give_up(scene, "n", 1)
     await scene.agree(policy="retry-stream")
-    (result,) = await _redrive(scene, dead)
+    await _redrive(scene, dead)
     state = await scene.state()
-    assert result.target == scene.keys.retry
     assert [entry[1:3] for entry in state[scene.keys.retry]["entries"]] == [("n", "1")]
     assert state["orders"]["entries"] == []
 
@@ -136,8 +118,7 @@ async def test_with_policy_retry_stream_jobs_go_to_the_groups_retry_stream(scene
 async def test_with_several_groups_the_others_see_no_redriven_job(scene: Scene) -> None:
     dead = await give_up(scene, "n", 1)
     await scene.client.xgroup_create("orders", "audit", "$")
-    (result,) = await _redrive(scene, dead)
-    assert result.target == scene.keys.retry
+    await _redrive(scene, dead)
     assert (await scene.client.xlen("orders"), await scene.client.xlen(scene.keys.retry)) == (0, 1)
 
 
@@ -157,7 +138,7 @@ async def test_one_letter_that_cannot_be_copied_does_not_stop_the_others(scene: 
     results = await _redrive(scene, huge, good)
     assert [(result.outcome.name, result.job_id) for result in results] == [
         ("UNDELIVERABLE", "huge"),
-        ("REDRIVEN", entry_id(1)),
+        ("DONE", entry_id(1)),
     ]
     assert results[0].detail == "too many fields"
     assert await scene.client.xlen(scene.keys.dead) == 1
@@ -167,13 +148,13 @@ async def test_a_broken_journal_stops_no_redrive(scene: Scene) -> None:
     dead = await give_up(scene)
     await scene.client.delete(scene.keys.journal)
     await scene.client.set(scene.keys.journal, "not a stream")
-    assert _outcomes(await _redrive(scene, dead)) == ["REDRIVEN"]
+    assert _outcomes(await _redrive(scene, dead)) == ["DONE"]
 
 
 async def test_dead_letters_can_be_redriven_when_memory_is_full(scene: Scene) -> None:
     dead = await give_up(scene)
     await scene.fill_memory()
-    assert _outcomes(await _redrive(scene, dead)) == ["REDRIVEN"]
+    assert _outcomes(await _redrive(scene, dead)) == ["DONE"]
     assert await scene.client.xlen(scene.keys.dead) == 0
 
 
@@ -182,7 +163,7 @@ async def test_large_letters_are_put_off_to_further_calls_and_all_arrive(scene: 
     calls_before = await _script_calls(scene.client)
     results = await _redrive(scene, *letters)
     calls = await _script_calls(scene.client) - calls_before
-    assert _outcomes(results) == ["REDRIVEN"] * 5
+    assert _outcomes(results) == ["DONE"] * 5
     assert [result.entry_id for result in results] == letters
     assert calls >= 3, "512 KiB a call"
 
@@ -195,7 +176,7 @@ async def _script_calls(client: Redis) -> int:
 async def test_a_lost_reply_redrives_nothing_twice(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
     letters = await give_up_many(scene, 3)
     through = await proxy(server)
-    dropped = through.drop_reply(runs(load_script("reaper", "redrive_dead_letters")), nth=2)  # 1 = NOSCRIPT
+    dropped = through.drop_reply(runs(load_script("reaper", "ready_again")), nth=2)  # 1 = NOSCRIPT
     client = commands_client(through.url, timeout_s=0.3)
     try:
         results = await _redrive(scene, *letters, client=client)
@@ -210,7 +191,7 @@ async def test_a_lost_reply_redrives_nothing_twice(scene: Scene, server: RedisSe
 async def test_a_rate_spreads_the_redrive_over_time(scene: Scene) -> None:
     letters = await give_up_many(scene, 6)
     started = anyio.current_time()
-    await _redrive(scene, *letters, how=Redrive(rate=20))
+    await _redrive(scene, *letters, how=How(rate=20))
     assert anyio.current_time() - started >= 4 / 20, "the third batch of two waits until 4 / rate"
 
 

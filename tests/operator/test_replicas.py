@@ -1,4 +1,4 @@
-"""Heartbeats of replicas, ``reaper replicas``, and ``reaper drain``."""
+"""Heartbeats of replicas, and ``reaper drain``."""
 
 import json
 
@@ -7,20 +7,15 @@ from redis.asyncio import Redis
 
 from reaper.replicas import Replica, parse_replicas
 from tests.faults.scene import create_group, holds, running_reaper
-from tests.operator.conftest import Command, run_command
+from tests.operator.conftest import Command
 from tests.operator.heartbeats import KEYS, SELDOM_MS, a_replica, a_report, hold, register
 from tests.scripts.scene import Scene
-from tests.support.servers import RedisServer, free_port
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 NOW = 1_766_000_000_000
-
-
-def test_a_heartbeat_reads_back_as_it_was_written() -> None:
-    replica = a_replica("alice", a_report(next_due_ms=5, refusal="explicit_ids"), at_ms=NOW)
-    assert Replica.from_json(replica.to_json()) == replica
 
 
 def test_fields_of_a_newer_version_are_ignored_and_those_an_older_one_lacks_filled_in() -> None:
@@ -43,44 +38,6 @@ def test_what_is_no_heartbeat_is_refused_and_left_out(garbage: bytes) -> None:
     assert parse_replicas([garbage, replica.to_json().encode()]) == (replica,)
 
 
-# --- reaper replicas
-
-
-async def test_each_replica_is_a_line(scene: Scene, reaper: Command) -> None:
-    now = await scene.now_ms()
-    await hold(scene.client, a_report(), now_ms=now, terms=3)
-    await register(scene.client, a_replica("dave", at_ms=now - 60_000))
-    await scene.client.zadd(KEYS.drained, {"bob-1-abc": now + SELDOM_MS})
-    answer = await reaper("replicas")
-    alice, bob, dave = answer.out.splitlines()
-    assert answer.code == 0
-    assert alice.startswith("alice-1-abc  live  version 0.2.0 · holds 1 of 1 group · leases taken 3 · started ")
-    assert bob.startswith("bob-1-abc  drained  version 0.2.0 · holds 0 of 1 group · leases taken 0 · started ")
-    assert bob.endswith(" · drained for 60 min more")
-    assert dave.startswith("dave-1-abc  silent  version 0.2.0 · last seen ")
-
-
-async def test_replicas_are_told_to_machines(scene: Scene, reaper: Command) -> None:
-    now = await scene.now_ms()
-    await hold(scene.client, a_report(), now_ms=now)
-    answer = await reaper("replicas", "-o", "json")
-    assert answer.data["namespace"] == "reaper"
-    alice, bob = answer.data["replicas"]
-    assert (alice["id"], alice["state"], alice["holds"], alice["watches"]) == ("alice-1-abc", "live", 1, 1)
-    assert (bob["holds"], bob["seen_ms"], bob["drained_until_ms"]) == (0, now, None)
-
-
-async def test_without_a_live_replica_it_is_1(scene: Scene, reaper: Command) -> None:
-    none = await reaper("replicas")
-    assert (none.code, none.out) == (1, "no replica has registered in namespace 'reaper'\n")
-    await register(scene.client, a_replica("dave", at_ms=await scene.now_ms() - 60_000))
-    assert (await reaper("replicas")).code == 1
-
-
-async def test_an_unreachable_server_is_3() -> None:
-    assert (await run_command(f"redis://127.0.0.1:{free_port()}/0", "replicas")).code == 3
-
-
 # --- reaper drain
 
 
@@ -91,8 +48,8 @@ async def test_a_drained_replica_hands_its_groups_over(server: RedisServer, clie
         async with running_reaper(server.url, name="bob") as bob:
 
             async def both_are_seen() -> bool:
-                shown = (await reaper("replicas", "-o", "json")).data["replicas"]
-                return len(shown) == 2 and sum(one["holds"] for one in shown) == 1
+                shown = (await reaper("status", "-o", "json")).data["replicas"]
+                return len(shown) == 2 and sum(one["held"] for one in shown) == 1
 
             await wait_until(both_are_seen, "both have registered, and one of them holds the group")
             drained, other = (alice, bob) if alice.held else (bob, alice)
@@ -141,6 +98,6 @@ async def test_a_replica_that_is_not_there_is_not_drained(scene: Scene, reaper: 
         1, "error: cannot drain 'dave-1-abc': it is not alive, so other replicas take its groups."
     )  # fmt: skip
     assert (unknown.code, unknown.err) == (
-        1, "error: cannot drain 'carol': no replica has this ID. See `reaper replicas`.\n"
+        1, "error: cannot drain 'carol': no replica has this ID. See `reaper status`.\n"
     )  # fmt: skip
     assert await scene.client.exists(KEYS.drained) == 0

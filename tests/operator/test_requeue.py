@@ -38,8 +38,8 @@ async def test_lost_deliveries_are_given_back_once(scene: Scene, reaper: Command
     await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
     one, other = await lost(scene), await lost(scene, source="retry")
     await scene.agree(lost_delivery=2, lost_delivery_ms=1)
-    assert await outcomes(reaper, "--lost", "--dry-run") == {one: "requeued", other: "requeued"}
-    assert await outcomes(reaper, "--lost") == {one: "requeued", other: "requeued"}
+    assert await outcomes(reaper, "--lost", "--dry-run") == {one: "done", other: "done"}
+    assert await outcomes(reaper, "--lost") == {one: "done", other: "done"}
     assert await outcomes(reaper, "--lost") == {}
     assert not await scene.client.hexists(scene.keys.agreement, "lost_delivery")
     assert await scene.client.xlen("orders") == 2
@@ -52,14 +52,14 @@ async def test_what_ended_since_is_left_alone(scene: Scene, reaper: Command, eve
     assert await outcomes(reaper, "--lost") == {}
     assert await outcomes(reaper, entry) == {entry: "settled"}
     await journal(scene, "lost_delivery", entry, source="stream")  # once more
-    assert await outcomes(reaper, "--lost") == {entry: "requeued"}
+    assert await outcomes(reaper, "--lost") == {entry: "done"}
 
 
 async def test_other_groups_have_a_journal_in_common_and_their_own_losses(scene: Scene, reaper: Command) -> None:
     await lost(scene, group="shipping")
     entry = await lost(scene)
     await journal(scene, "acked", entry, group="shipping")
-    assert await outcomes(reaper, "--lost") == {entry: "requeued"}
+    assert await outcomes(reaper, "--lost") == {entry: "done"}
 
 
 async def test_losses_of_long_ago_are_left_alone(scene: Scene, reaper: Command) -> None:
@@ -75,8 +75,8 @@ async def test_an_entry_is_named_by_its_id_in_either_stream(scene: Scene, reaper
     assert answer.code == 0
     assert [line.split()[0] for line in lines[:-1]] == [one, other, "9-9"]
     assert lines[0].startswith(f"{one}  job {one}  requeued as ")
-    assert lines[2] == "9-9  left: the entry is not there"
-    assert lines[3] == "orders/billing: 2 deliveries requeued"
+    assert lines[2] == "9-9  skipped: it does not exist"
+    assert lines[3] == "orders/billing: 2 deliveries requeued, 1 missing"
 
 
 @pytest.mark.usefixtures("scene")

@@ -1,7 +1,6 @@
 """What is said about settings that cannot work: which one, where it comes from, why, and what to write instead."""
 
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -115,50 +114,6 @@ def test_combinations_that_cannot_work(toml: str, sentence: str, tmp_path: Path)
     assert _complaint(tmp_path, toml) == sentence
 
 
-def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
-    assert _complaint(tmp_path, "max_deliveries = 0\nlease_ttl = 0").splitlines() == [
-        "setting 'max_deliveries' (in FILE) is invalid. Input should be greater than or equal to 1.",
-        "setting 'lease_ttl' (in FILE) is invalid. The duration is too short.",
-    ]
-
-
-def test_a_flag_and_the_environment_are_named_as_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REAPER_MAX_DELIVERIES", "0")
-    assert _complaint(tmp_path, flags={"lease_ttl": "0"}).splitlines() == [
-        (
-            "setting 'max_deliveries' (in the environment as REAPER_MAX_DELIVERIES) is invalid. Input should be "
-            "greater than or equal to 1."
-        ),
-        "setting 'lease_ttl' (as flag --lease-ttl) is invalid. The duration is too short.",
-    ]
-
-
-def test_a_misspelt_variable_is_not_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REAPER_LEASE_TLL", "3")
-    assert _complaint(tmp_path) == (
-        "unknown setting 'REAPER_LEASE_TLL' in the environment. Did you mean 'REAPER_LEASE_TTL'?"
-    )
-
-
-def test_a_flag_is_stronger_than_the_environment_and_that_than_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "reaper.toml"
-    file.write_text("journal_maxlen = 100\nrecovery_rate = 100\nmax_deliveries = 5\n" + PAIR)
-    monkeypatch.setenv("REAPER_JOURNAL_MAXLEN", "200")
-    monkeypatch.setenv("REAPER_RECOVERY_RATE", "200")
-    settings = load_settings(ReaperSettings, flags={"journal_maxlen": "300", "groups": None}, file=file)
-    assert (settings.journal_maxlen, settings.recovery_rate, settings.max_deliveries) == (300, 200, 5)
-    assert [(group.keys.pair, group.max_deliveries) for group in settings.watched] == [("orders/billing", 5)]
-
-
-@pytest.mark.parametrize(("written", "seconds"), [("30", 30), ("1.5s", 1.5), ("1m", 60)])
-def test_durations_can_be_written_as_people_do(written: str, seconds: float, tmp_path: Path) -> None:
-    file = tmp_path / "reaper.toml"
-    file.write_text(f'visibility_timeout = "{written}"')
-    assert load_settings(ReaperSettings, file=file).visibility_timeout == timedelta(seconds=seconds)
-
-
 @pytest.mark.anyio
 async def test_a_misspelt_flag_is_met_with_a_suggestion() -> None:
     answer = await run_command(NOWHERE, "run", "--visiblity-timeout", "3")
@@ -170,21 +125,6 @@ async def test_a_misspelt_flag_is_met_with_a_suggestion() -> None:
 async def test_without_groups_the_replica_says_how_to_name_them() -> None:
     answer = await run_command(NOWHERE, "run")
     assert (answer.code, answer.err.startswith("error: cannot start: no groups are set.")) == (2, True)
-
-
-@pytest.mark.anyio
-async def test_a_file_that_is_not_there_is_named() -> None:
-    answer = await run_command(NOWHERE, "run", "--config", "/nowhere/reaper.toml")
-    assert (answer.code, answer.err) == (
-        2,
-        "error: cannot read settings file /nowhere/reaper.toml: No such file or directory.\n",
-    )
-
-
-@pytest.mark.anyio
-async def test_the_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
-    answer = await run_command(NOWHERE, "status", REAPER_CONFIG=str(tmp_path / "missing.toml"))
-    assert (answer.code, "cannot read settings file" in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize("name", ["name", "health_host", "journal"])

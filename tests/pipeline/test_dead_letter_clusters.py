@@ -19,7 +19,7 @@ from tests.pipeline.questions import ask
 from tests.pipeline.stories import EPOCH, event
 from tests.support.processes import ROOT
 from tests.support.servers import RedisServer
-from workers.protocol.messages import text
+from workers.protocol.messages import pair_up, text
 
 TRACE = """Traceback (most recent call last):
   File "/venv/lib/python3.12/site-packages/workers/execution.py", line 107, in call
@@ -158,9 +158,10 @@ async def test_the_printed_command_redrives_what_has_the_reason_and_nothing_else
 async def ingested(spark: SparkSession, client: Redis) -> Rows:
     """Return the clusters of what lies in Redis, as ingestion brings it into the lake."""
     rows: Any = await client.xrange("{orders}:dead:billing")
-    read = [read_dead_letter(entry_id, flat) for entry_id, flat in rows]
-    dead = [
-        letter(one.at_ms, error=one.error, reason=one.reason, traceback=one.traceback, id=text(one.entry_id), seq=n)
-        for n, one in enumerate(read)
-    ]
+    dead = []
+    for number, (entry_id, flat) in enumerate(rows):
+        one, traceback = read_dead_letter(entry_id, flat), text(dict(pair_up(flat)).get(b"reaper.dead.traceback", b""))
+        dead.append(
+            letter(one.at_ms, error=one.error, reason=one.reason, traceback=traceback, id=one.entry_id, seq=number)
+        )
     return clusters(spark, dead)

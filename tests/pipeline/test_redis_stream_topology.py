@@ -25,7 +25,6 @@ def numbers(server: RedisServer | Cluster, **given: object) -> list[int]:
 # ---- Sentinels
 
 
-@pytest.mark.contract
 async def test_a_query_follows_the_master_that_sentinels_name(binary: Path) -> None:
     with started_setup(binary, replicas=1, sentinels=1) as setup, query(setup) as running:
         before = setup.master
@@ -38,7 +37,6 @@ async def test_a_query_follows_the_master_that_sentinels_name(binary: Path) -> N
         wait_until_here(lambda: running.batch() == [3], "the entry is read")
 
 
-@pytest.mark.contract
 async def test_a_master_that_is_killed_is_waited_for(binary: Path) -> None:
     with started_setup(binary, replicas=1, sentinels=1) as setup, query(setup) as running:
         before = setup.master
@@ -48,7 +46,6 @@ async def test_a_master_that_is_killed_is_waited_for(binary: Path) -> None:
         assert (await setup.has_failed_over(before)).port != before.port
 
 
-@pytest.mark.contract
 def test_an_address_that_leads_to_something_else_is_told(start_server: StartServer, binary: Path) -> None:
     server = start_server()
     with SentinelServer.started(binary) as sentinel:

@@ -285,7 +285,7 @@ STEPS = [
         {"terms": [_of(token=1, holder="r.a@1", began_ms=None, ended_ms=None, end="expired", gap_ms=None,
                        gap_at_most_ms=5)]},
         "1 lease expired",
-        "reaper replicas",
+        "reaper status",
     ),
 ]  # fmt: skip
 

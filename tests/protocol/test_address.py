@@ -56,10 +56,10 @@ def test_a_cluster_is_named_by_some_of_its_nodes() -> None:
         ("redis+sentinel:///m", "hosts must be host:port"),
         ("redis+sentinel://u:sec/ret@h1/m", "the primary is missing|hosts must be"),
         ("redis+sentinel://u:[secret]x@h1/m", "brackets"),
-        ("redis+sentinel://h/m?port=1", "another option than those of redis.sentinel://"),
+        ("redis+sentinel://h/m?port=1", "unknown option after the .... redis.sentinel:// takes"),
         ("redis+cluster://h/1", "only database 0"),
         ("redis+cluster://h/orders", "must be the number"),
-        ("redis://h?sentinel_password=secret", "another option than those of redis://"),
+        ("redis://h?sentinel_password=secret", "unknown option after the .... redis:// takes"),
     ],
 )
 def test_what_cannot_work_is_said_without_a_word_of_a_password(url: str, why: str) -> None:

@@ -65,10 +65,13 @@ def test_what_the_server_does_not_know(error: ResponseError, expected: bool) -> 
     [
         (
             "unknown command 'XINFO', with args beginning with: 'STREAM' 'secret' ",
-            "the server does not know XINFO, which we",
+            "the server does not know XINFO: it was renamed",
         ),
-        ("unknown command `TIME`, with args beginning with: ", "the server does not know TIME, which we"),
-        ("Unknown command called from script script: on @user_script:51.", "the server does not know a command in a"),
+        ("unknown command `TIME`, with args beginning with: ", "the server does not know TIME: it was renamed"),
+        (
+            "Unknown command called from script script: on @user_script:51.",
+            "the server does not know a command of a script",
+        ),
         (
             "Error running script (call to f_1): @user_script:3: Unknown Redis command called from Lua script",
             "the server does",
@@ -175,7 +178,7 @@ def test_nobody_else_looks_for_the_codes_of_errors() -> None:
 def test_where_redis_keeps_to_itself_which_right_is_missing_people_are_told_who_names_it(said: object) -> None:
     told = in_words(said)
     assert told.startswith(str(said).partition(" script: 5f")[0])
-    assert told.endswith(" (`ACL LOG` at the server names what; `reaper acl` prints the rights to give)")
+    assert told.endswith(" (see `ACL LOG` of the server; `reaper acl` prints the permissions to grant)")
 
 
 def test_where_redis_keeps_to_itself_which_key_it_means_people_are_told_who_names_it() -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 HAND = load_script("reaper", "lease_hand")
 KEYS = ["{orders}:lease:billing", "{orders}:group:billing", "{orders}:journal"]
-ARGS: tuple[str | int, ...] = ("me", "", 1, "billing", "stopped", 0, 100)
+ARGS: tuple[str | int, ...] = ("billing", 0, "me", "", 1, "stopped")
 
 
 @pytest.fixture(autouse=True)

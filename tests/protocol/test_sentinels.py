@@ -5,17 +5,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-import anyio
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from tests.conftest import StartServer
 from tests.support.sentinel import NAME, Setup, started_setup
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
-from workers.protocol import pools
+from workers.protocol import directory
+from workers.protocol.address import Host
 from workers.protocol.connection import (
     KeptConnection,
     blocking_client,
@@ -25,7 +24,7 @@ from workers.protocol.connection import (
 )
 from workers.protocol.directory import Directory
 from workers.protocol.errors import UnreachableError
-from workers.protocol.meaning import NoMasterError, is_contact_error, kind_of
+from workers.protocol.meaning import NoMasterError, NotSentError, is_contact_error, kind_of
 from workers.protocol.server import check_server
 
 pytestmark = pytest.mark.anyio
@@ -66,65 +65,39 @@ async def test_the_master_is_found_by_every_kind_of_client(setup: Setup, client:
         assert int(blocking.info("server")["tcp_port"]) == port
 
 
-async def test_a_planned_failover_is_followed_by_connections_that_wait_and_by_idle_ones(
+async def test_a_planned_failover_is_followed_by_connections_before_they_send(
     setup: Setup, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger=pools.__name__)
+    caplog.set_level(logging.INFO, logger=directory.__name__)
     before, kept = setup.master, KeptConnection(client)
-    # Sentinels demote it late, and drop its clients: here they cannot, and nobody leaves it but by himself.
+    # Sentinels demote it late, and drop its clients. Here they cannot, so clients leave it only by themselves.
     before.command("ACL", "SETUSER", "default", "-slaveof", "-replicaof")
     await kept.execute_command("PING")
-    ended: list[str] = []
-
-    async def wait_for_a_list() -> None:
-        async with reader_client(setup.url, block_ms=600_000) as reader:
-            with suppress(RedisError):
-                await reader.blpop(["list"], 600)
-        ended.append("read")
-
-    async def listen() -> None:
-        async with connection_of_ones_own(client) as own:
-            await own.send_command("SUBSCRIBE", "channel")
-            await own.read_response()
-            with suppress(RedisError):
-                await own.read_response()
-        ended.append("subscription")
-
     with closing(blocking_client(setup.url)) as blocking:
         blocking.ping()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait_for_a_list)
-            tasks.start_soon(listen)
-            await wait_until(lambda: _blocked(before), "one waits, and one listens")
+        async with connection_of_ones_own(client) as own:
+            await own.send_command("SUBSCRIBE", "channel")
             setup.sentinels[0].command("SENTINEL", "FAILOVER", NAME)
             after = await setup.has_failed_over(before)
-            await wait_until(lambda: len(ended) == 2, "neither goes on at the old master")
+
+            async def is_rejected() -> bool:
+                try:
+                    await own.send_command("PING")
+                except NotSentError:
+                    return True
+                return False
+
+            await wait_until(is_rejected, "a subscription ends with the next ping")
         await wait_until(lambda: _leads_to(client, after), "commands go to the new one")
         await wait_until(lambda: _kept_leads_to(kept, after), "so does a connection that is kept")
 
         async def follows() -> bool:
-            with suppress(RedisError):
-                return int(blocking.info("server")["tcp_port"]) == after.port
-            return False
+            return int(blocking.info("server")["tcp_port"]) == after.port
 
         await wait_until(follows, "and the one of a thread")
-    await wait_until(lambda: _nobody_is_left(before), "nothing of ours stays at the old master")
     assert before.command("ROLE")[0] == b"master"
     before.command("ACL", "SETUSER", "default", "+slaveof", "+replicaof")
     assert any(record.message.endswith(f"address=127.0.0.1:{after.port}") for record in caplog.records)
-
-
-async def test_a_connection_that_was_dropped_does_not_connect_by_sending(client: Redis) -> None:
-    async with connection_of_ones_own(client) as own:
-        await own.disconnect(nowait=True)
-        with pytest.raises(RedisConnectionError, match="closed before a command was sent"):
-            await own.send_command("PING")
-    assert await client.ping()
-
-
-def _blocked(server: RedisServer) -> bool:
-    with server.client() as client:
-        return bool(client.info("clients")["blocked_clients"]) and bool(client.pubsub_numsub("channel")[0][1])
 
 
 async def _leads_to(client: Redis, node: RedisServer) -> bool:
@@ -137,33 +110,6 @@ async def _kept_leads_to(kept: KeptConnection, node: RedisServer) -> bool:
     with suppress(RedisError):
         return f"tcp_port:{node.port}\r\n".encode() in await kept.execute_command("INFO", "server")
     return False
-
-
-def _nobody_is_left(server: RedisServer) -> bool:
-    """Tell whether all who are connected are Sentinels, which have names, and we who ask."""
-    return all(row["name"] or row["cmd"].startswith("client") for row in clients_of(server, "TYPE", "NORMAL"))
-
-
-def clients_of(server: RedisServer, *which: str) -> list[dict[str, str]]:
-    """Return who is connected."""
-    lines = server.command("CLIENT", "LIST", *which).decode().splitlines()
-    return [dict(word.partition("=")[::2] for word in line.split()) for line in lines]
-
-
-async def test_nothing_is_asked_any_more_once_a_client_is_closed(setup: Setup) -> None:
-    def asking() -> int:
-        return sum(row["cmd"].startswith("sentinel") for row in clients_of(setup.sentinels[0]))
-
-    async with commands_client(setup.url) as client:
-        await client.ping()
-        await wait_until(asking, "it looks after its connections")
-        await client.connection_pool.disconnect(inuse_connections=False)
-        await client.ping()
-    await wait_until(lambda: not asking(), "nobody asks")
-    async with client:  # whoever uses it again has it look again
-        await client.ping()
-        await wait_until(asking, "it looks again")
-    await wait_until(lambda: not asking(), "nobody asks")
 
 
 async def test_a_sentinel_that_is_not_there_is_passed_over(setup: Setup) -> None:
@@ -218,7 +164,10 @@ async def test_a_master_that_is_a_replica_rejects_writes_until_it_is_promoted(
     replica = start_server()
     replica.command("REPLICAOF", "127.0.0.1", str(free_port()))
 
-    monkeypatch.setattr(Directory, "discover_master", lambda *_: ("127.0.0.1", replica.port))
+    async def owner(*_: object) -> Host:
+        return "127.0.0.1", replica.port
+
+    monkeypatch.setattr(Directory, "owner", owner)
     async with commands_client(setup.url.replace(setup.login, "")) as client:
         with pytest.raises(RedisError) as caught:
             await client.set("key", "1")

@@ -9,9 +9,10 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reaper.lease import GroupLease, Taken
-from reaper.recovery.context import SCANS_AT_A_TIME
 from reaper.recovery.scanner import Scanner
-from tests.faults.scene import holds, running_reaper
+from reaper.service import Reaper
+from reaper.tasks import AT_A_TIME
+from tests.faults.scene import holds, reaper_settings, running_reaper
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client, connection_of_ones_own
@@ -19,7 +20,7 @@ from workers.protocol.meaning import AllInUseError, is_contact_error, is_outage
 
 pytestmark = pytest.mark.anyio
 
-MANY = 3 * SCANS_AT_A_TIME
+MANY = 3 * AT_A_TIME
 STREAMS = [f"orders-{number}" for number in range(MANY)]
 
 
@@ -27,10 +28,12 @@ async def test_a_lease_is_extended_while_groups_use_every_connection_they_may(
     server: RedisServer, client: Redis
 ) -> None:
     await client.xgroup_create("orders", "billing", mkstream=True)
-    async with running_reaper(server.url) as reaper, AsyncExitStack() as taken:
-        token = await holds(reaper)
+    reaper = Reaper(reaper_settings(server.url))
+    async with AsyncExitStack() as running:
         for _ in range(reaper._client.connection_pool.max_connections):
-            await taken.enter_async_context(connection_of_ones_own(reaper._client))
+            await running.enter_async_context(connection_of_ones_own(reaper._client))
+        await running.enter_async_context(reaper)
+        token = await holds(reaper)
         seen = set[int]()
 
         def ticked_often() -> bool:
@@ -93,10 +96,10 @@ async def test_groups_have_their_turn(
         monkeypatch.setattr(Scanner, "full", counted_full)
     groups = ",".join(f"{stream}/billing" for stream in STREAMS)
     async with running_reaper(server.url, groups=groups) as reaper:
-        await wait_until(lambda: under_way == SCANS_AT_A_TIME, f"as many as may be are {what}")
+        await wait_until(lambda: under_way == AT_A_TIME, f"as many as may be are {what}")
         gate.set()
         await wait_until(
             lambda: len(reports := reaper.reports()) == MANY and all(one.last_scan_ms for one in reports.values()),
             "every group is scanned",
         )
-    assert most == SCANS_AT_A_TIME
+    assert most == AT_A_TIME

@@ -32,7 +32,7 @@ def report(stream: str = "well", **found: Any) -> GroupReport:
     ],
 )
 def test_a_report_names_the_kinds_of_problems(found: dict[str, Any], kinds: set[ProblemKind]) -> None:
-    assert kinds_of(report(**found), NOW) == kinds
+    assert set(kinds_of(report(**found), NOW)) == kinds
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_groups_are_counted_by_the_pattern_that_they_were_found_by() -> None:
         report("b", pattern="orders:*", token=0, refusal="no_group", paused=True),
         report("c"),
     ]
-    assert count_patterns(["orders:*", "", "orders:*", "orders:*"], reports, NOW) == {
+    assert count_patterns({"orders:*": (3, 1), "": (1, 1)}, reports, NOW) == {
         "orders:*": PatternCounts(watched=3, held=1, problems={"held": 1, "refused": 1, "paused": 1}),
         "": PatternCounts(watched=1, held=1),
     }
-    assert list(count_patterns(["a", "b", "b", "c", "c", "c"], [], NOW, most=2)) == ["c", "b"]
+    assert list(count_patterns({"a": (1, 0), "b": (2, 0), "c": (3, 0)}, [], NOW, most=2)) == ["c", "b"]
 
 
 def test_what_a_replica_says_has_at_most_8_kb() -> None:

@@ -253,6 +253,18 @@ async def test_a_quarantined_job_is_reported_as_stalled_and_as_recovered_once_it
     assert (facts["job"], facts["reason"]) == (stalled, "released")
 
 
+@pytest.mark.usefixtures("scene")
+async def test_what_stalls_in_the_retry_stream_is_recovered_too(
+    server: RedisServer, client: Redis, scene: Scene
+) -> None:
+    retry = scene.keys.retry
+    await client.xgroup_create(retry, "billing", "0", mkstream=True)
+    await scene.deliver(await scene.add("n", 1, stream=retry), stream=retry)
+    async with Reaper(settings_for(server, redelivery="retry-stream")):
+        await recovered(client, 1)
+    assert (await scene.pending(retry), await client.xlen(retry)) == ([], 1)
+
+
 async def test_a_new_term_looks_after_quarantined_jobs_that_were_out_before_it(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:
@@ -273,18 +285,6 @@ async def test_a_payload_that_is_gone_is_reported_as_an_error(server: RedisServe
         await wait_until(lambda: "error" in heard.names, "it is reported")
     facts = heard.facts("error")[0]
     assert (facts["entry"], facts["error"]) == (stalled, "lost_payload")
-
-
-@pytest.mark.usefixtures("scene")
-async def test_what_stalls_in_the_retry_stream_is_recovered_too(
-    server: RedisServer, client: Redis, scene: Scene
-) -> None:
-    retry = scene.keys.retry
-    await client.xgroup_create(retry, "billing", "0", mkstream=True)
-    await scene.deliver(await scene.add("n", 1, stream=retry), stream=retry)
-    async with Reaper(settings_for(server, redelivery="retry-stream")):
-        await recovered(client, 1)
-    assert (await scene.pending(retry), await client.xlen(retry)) == ([], 1)
 
 
 async def test_an_agreement_that_was_lost_is_written_again_in_the_same_term(
@@ -322,8 +322,8 @@ async def test_a_callback_that_fails_is_logged_and_keeps_nobody_from_hearing(
     async with reaper:
         await wait_until(lambda: heard.names, "the next callback hears it")
     errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert errors == ["callback failed: event=lease_taken"]
-    assert heard.names == ["lease_taken", "lease_left"]
+    assert "callback failed: event=lease_taken" in errors
+    assert [name for name in heard.names if name != "error"] == ["lease_taken", "lease_left"]
 
 
 async def test_a_callback_that_hangs_holds_up_neither_recovery_nor_the_end(
@@ -437,8 +437,8 @@ async def test_a_tick_reads_all_new_deliveries_and_not_only_a_page(server: Redis
         for n in range(number):
             await client.xadd("orders", {"n": n})
         await client.xreadgroup("billing", "w1", {"orders": ">"}, count=number)
-        await watch._look()
-        assert watch.report().timers == number
+        watch._tick()
+        await wait_until(lambda: watch.report().timers == number, "one tick has found all of them")
 
 
 async def test_what_needs_a_restart_is_named_and_not_taken_over(

@@ -12,14 +12,14 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.notes import GroupNotes
-from reaper.recovery.on_demand import Work
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.source_watch import RETRY_MS, SourceWatch
 from reaper.recovery.writer import GroupWriter
 from reaper.service import EVENTS
 from reaper.settings import ReaperSettings
+from reaper.tasks import Chores, Tasks
+from reaper.wheel import Wheel
 from tests.support.virtual_time import VIRTUAL_TIME
-from workers.protocol.calls import Journal
 from workers.protocol.calls.group_moves import Authority
 from workers.protocol.calls.refusals import Refusal
 from workers.runtime.callbacks import Callbacks
@@ -59,19 +59,17 @@ class World:
         settings = ReaperSettings(groups="orders/billing", visibility_timeout=VISIBILITY_S)
         [group] = settings.watched
         self.notes = GroupNotes(group, Callbacks(EVENTS))
-        context = SimpleNamespace(
-            client=self,
-            settings=settings,
-            server_ms=monotonic_ms,
-        )
+        context = SimpleNamespace(client=self, reads=self, settings=settings, server_ms=monotonic_ms)
+        self.wheel, self.tasks = Wheel(), Tasks()
+        self.chores = Chores(self.wheel, self.tasks, group.keys.pair, lambda: None)
         self.watch = SourceWatch(
             cast("ReplicaContext", context),
-            GroupWriter(cast("Any", self), group, Authority("alice", 7), Journal(1, 100)),
+            GroupWriter(cast("Any", self), cast("Any", self), group, Authority("alice", 7), 100),
             group.keys.stream,
             notes=self.notes,
             rate=RateLimit(0),
             refused=self.refusals.append,
-            start=self._start,
+            chores=self.chores,
             wake_moves=lambda: None,
         )
 
@@ -91,13 +89,11 @@ class World:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[SourceWatch]:
         """Watch for as long as the block runs; one delivery is overdue."""
-        async with anyio.create_task_group() as self.tasks:
+        async with anyio.create_task_group() as self.tasks.group:
+            self.tasks.start(self.wheel.run)
             self.arm(ENTRY, monotonic_ms())
             yield self.watch
-            self.tasks.cancel_scope.cancel()
-
-    def _start(self, work: Work) -> None:
-        self.tasks.start_soon(work)
+            self.tasks.group.cancel_scope.cancel()
 
     def arm(self, entry_id: bytes, due_ms: int) -> None:
         """Arm a timer as a scan does."""

@@ -1,7 +1,8 @@
 """One group, as one replica sees it: under a virtual clock, with a lease that is played."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from reaper.service import EVENTS
 from reaper.settings import ReaperSettings
 from reaper.sharing.ranking import ranked
 from reaper.sharing.tenure import KEEPS, LOOKS, Tenure
+from reaper.sharing.tenures import Tenures
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
@@ -41,11 +43,15 @@ class Wakes:
     def __init__(self) -> None:
         self.notice: Callable[[], None] = lambda: None
 
-    @contextmanager
-    def waking(self, wake: Callable[[], None], _channels: object) -> Any:
+    def add(self, wake: Callable[[], None], _channels: object) -> None:
         """Keep ``wake``."""
         self.notice = wake
-        yield
+
+    def remove(self, _wake: object, _channels: object) -> None:
+        """Wake it no more."""
+
+    async def run(self) -> None:
+        """Listen."""
 
 
 @dataclass
@@ -98,10 +104,10 @@ class Lease:
         self.expires_s = anyio.current_time() + OFFER_MS / 1000
         return True
 
-    async def held_by(self, _lease: GroupLease) -> str:
-        """Return the value."""
+    def look(self, _lease: GroupLease, answered: Callable[[str], None]) -> None:
+        """Return the value later."""
         self._note("look", "")
-        return self.value
+        asyncio.get_running_loop().call_soon(answered, self.value)
 
 
 @dataclass
@@ -112,24 +118,28 @@ class Place:
     me: str
     able: tuple[str, ...] | None
     wakes: Wakes = field(default_factory=Wakes)
-    watched: list[str] = field(default_factory=list)
-    """Holders of the terms in which the group was served."""
-    ends: list[Callable[[EndOfTerm], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         settings = ReaperSettings(groups=PAIR)
         context = ReplicaContext(
-            self.me, settings, NO_CLIENT, NO_CLIENT, NO_CLIENT, cast("Any", self.wakes), Callbacks(EVENTS),
+            self.me, settings, NO_CLIENT, NO_CLIENT, NO_CLIENT, NO_CLIENT, cast("Any", self.wakes), Callbacks(EVENTS),
             lambda: None, monotonic_ms,
         )  # fmt: skip
         [self.group] = settings.watched
-        self.tenure = Tenure(context, self.group, lambda: self.able)
+        self.tenures = Tenures(context, lambda: self.able)
+
+    @property
+    def tenure(self) -> Tenure:
+        """The one of the group."""
+        return self.tenures._tenures[PAIR]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Tenure]:
         """Run the tenure until the block ends."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.tenure.run)
+            tasks.start_soon(self.tenures.run)
+            await anyio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
             yield self.tenure
             tasks.cancel_scope.cancel()
 
@@ -142,7 +152,7 @@ class Place:
 @pytest.fixture
 def lease(monkeypatch: pytest.MonkeyPatch) -> Lease:
     played = Lease()
-    for name in ("take", "hand", "held_by"):
+    for name in ("take", "hand", "look"):
         call = getattr(played, name)
         monkeypatch.setattr(GroupLease, name, lambda lease, *words, call=call, **more: call(lease, *words, **more))
     return played
@@ -150,10 +160,8 @@ def lease(monkeypatch: pytest.MonkeyPatch) -> Lease:
 
 @pytest.fixture(autouse=True)
 def _served_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(_watch: GroupWatch) -> None:
-        await anyio.sleep_forever()
-
-    monkeypatch.setattr(GroupWatch, "run", run)
+    monkeypatch.setattr(GroupWatch, "begin", lambda _watch: None)
+    monkeypatch.setattr(GroupWatch, "end", lambda watch, reason: watch._ended(reason))
 
 
 async def test_it_does_nothing_while_it_does_not_know_the_others(lease: Lease) -> None:
@@ -213,10 +221,10 @@ async def test_each_term_has_a_holder_of_its_own(lease: Lease) -> None:
             await anyio.sleep(1)
             holders.append(lease.value)
             lease.value = ""  # it was evicted
-            assert tenure._end is not None
-            tenure._end(EndOfTerm.NOT_OURS)
-    assert len(set(holders)) == 3
-    assert lease.times("hand") == [], "there was nothing to hand over"
+            assert tenure._watch is not None
+            tenure._watch.end(EndOfTerm.NOT_OURS)
+        assert len(set(holders)) == 3
+        assert lease.times("hand") == [], "there was nothing to hand over"
 
 
 async def test_a_replica_that_comes_gets_the_groups_that_are_its(lease: Lease) -> None:
@@ -328,12 +336,11 @@ async def test_an_error_that_nobody_expected_ends_the_term_and_another_begins(
 ) -> None:
     fails = iter([True, False])
 
-    async def run(_watch: GroupWatch) -> None:
+    def begin(watch: GroupWatch) -> None:
         if next(fails):
-            raise ZeroDivisionError
-        await anyio.sleep_forever()
+            watch.end(EndOfTerm.FAILED)
 
-    monkeypatch.setattr(GroupWatch, "run", run)
+    monkeypatch.setattr(GroupWatch, "begin", begin)
     async with Place(lease, FIRST, (FIRST,)).running() as tenure:
         await anyio.sleep(3)
         assert (tenure.is_held, lease.token) == (True, 2)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.scripts.scene import Scene
+from workers.protocol.calls import GroupCalls
 from workers.protocol.scripts import load_script
 
 TTL_MS = 10_000
@@ -47,15 +48,11 @@ async def take(
     token: int = 0,
 ) -> Taken | Held:
     """Run ``lease_take``."""
-    keys = scene.keys
-    won, *reply = await load_script("reaper", "lease_take").run(
-        scene.client,
-        [keys.stream, keys.lease, keys.agreement, keys.retry, keys.journal],
-        [
-            holder, ttl_ms, holder.rpartition(".")[0], keys.group, policy, visibility_ms, max_deliveries, int(recreate),
-            int(journal), 1_000, token,
-        ],
+    words = GroupCalls(scene.keys, 1_000 * journal).spell(
+        "orders", holder, ttl_ms, holder.rpartition(".")[0], policy, visibility_ms, max_deliveries, int(recreate),
+        token, more_keys=[scene.keys.lease],
     )  # fmt: skip
+    won, *reply = await load_script("reaper", "lease_take").run(scene.client, *words)
     if not won:
         return Held(_text(reply[0]), reply[1])
     token, at_ms, refusal, *before, created_at = reply
@@ -88,7 +85,7 @@ async def hand(scene: Scene, holder: str, to: str, *, offer_ms: int = 2_000, jou
     return await load_script("reaper", "lease_hand").run(
         scene.client,
         [keys.lease, keys.agreement, keys.journal],
-        [holder, to, offer_ms, keys.group, "stopped", int(journal), 1_000],
+        [keys.group, 1_000 * journal, holder, to, offer_ms, "stopped"],
     )
 
 

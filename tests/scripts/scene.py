@@ -31,7 +31,7 @@ def entry_id(number: int) -> str:
 
 @dataclass
 class Scene:
-    """Entries are numbered from 1. ``deliver`` makes them pending with any count and idle time, at once."""
+    """Its entries are numbered from 1. ``deliver`` makes them pending with any count and idle time, at once."""
 
     client: Redis
     keys: GroupKeys = field(default_factory=lambda: group_keys("orders", "billing"))
@@ -39,10 +39,10 @@ class Scene:
     _made: set[str] = field(default_factory=set)
     """Group settings that only the calls of this class have written."""
     _admin: Redis | None = None
-    """The client of the scene, whoever `client` is by now."""
+    """The client of the scene, also after `client` was replaced."""
 
     def __post_init__(self) -> None:
-        """Note whose scene it is: one for another user is made of it by `dataclasses.replace`."""
+        """Note the owner of the scene. `dataclasses.replace` makes a scene for another user of it."""
         self._admin = self._admin or self.client
 
     async def prepare(self, *, lease: str | None = HOLDER) -> None:
@@ -52,7 +52,7 @@ class Scene:
             await self.client.set(self.keys.lease, lease)
 
     async def add(self, *flat: Word, stream: str | None = None, at: str | None = None) -> str:
-        """Add an entry with these flat fields (``n``, its number, by default); returns its ID."""
+        """Add an entry with these flat fields (``n``, its number, by default), and return its ID."""
         self._entries += 1
         at = at or entry_id(self._entries)
         words = flat or ("n", self._entries)
@@ -75,19 +75,19 @@ class Scene:
             )  # fmt: skip
 
     async def stalled(self, *flat: Word, times: int = 1, consumer: str = "w1") -> str:
-        """Add an entry and deliver it long ago; returns its ID."""
+        """Add an entry, deliver it long ago, and return its ID."""
         added = await self.add(*flat)
         await self.deliver(added, times=times, consumer=consumer)
         return added
 
     async def doomed(self, *flat: Word, times: int = 3, consumer: str = "w1") -> str:
-        """Add an entry that has had its last delivery, a quarantined job that was released alone; returns its ID."""
+        """Add a quarantined job that was released alone and has had its last delivery, and return its entry ID."""
         added = await self.stalled(*flat, times=times, consumer=consumer)
         await self.client.hset(self.keys.quarantine, added, "stream,,0")
         return added
 
     async def agree(self, **values: Word) -> None:
-        """Write into the group's agreement."""
+        """Write into the group settings."""
         for name, value in values.items():
             await self.client.hset(self.keys.agreement, name, value)
 
@@ -105,7 +105,7 @@ class Scene:
         await self.client.config_set("maxmemory", "0")
 
     async def beats(self, visibility_ms: int = 30_000) -> None:
-        """Let heartbeats have been served for long, so that recovery does not wait."""
+        """Record old heartbeats, so that recovery does not wait."""
         assert self._admin is not None
         settings = self.keys.agreement
         beat: Any = {"beat": await server_ms(self._admin), "unbroken": 1}
@@ -113,13 +113,13 @@ class Scene:
         await self._admin.hset(settings, mapping=beat)
 
     async def _beats_if_new(self, visibility_ms: int) -> None:
-        """Do so, where the test has said nothing of it."""
+        """Record old heartbeats, unless the test has set a beat."""
         assert self._admin is not None
         if not await self._admin.hexists(self.keys.agreement, "beat"):
             await self.beats(visibility_ms)
 
     async def state(self) -> Shown:
-        """Return everything there is but the beat, see `tests.support.dump`."""
+        """Return all keys except the beat, see `tests.support.dump`."""
         shown = await dump(self.client)
         settings: dict[str, str] = shown.pop(self.keys.agreement, {})
         for name in ("beat", "unbroken", "gap", *self._made):
@@ -165,7 +165,7 @@ class Scene:
         return await RECOVER.run(self.client, [*self._names(source), self.keys.lease], words)
 
     async def extend(self, *ids: str, source: str | None = None, consumer: str = "w1", times: int = 1) -> Any:
-        """Run ``extend`` on deliveries that ``consumer`` holds for the ``times``-th time; return the results."""
+        """Run ``extend`` on the ``times``-th deliveries of ``consumer``, and return the results."""
         await self._terms(policy="stream", visibility_ms=30_000, max_deliveries=3)
         words: list[Word] = [self.keys.group, 0, consumer, *(word for one in ids for word in (one, times, 1))]
         reply: Any = await EXTEND.run(self.client, self._names(source), words)
@@ -182,7 +182,7 @@ class Scene:
         return {one.decode(): idle for one, _, idle, _ in rows}
 
     async def enqueue(self, *jobs: Item, call: str = "call-1", call_ms: int = 60_000, job_ms: int = 600_000) -> Any:
-        """Run ``enqueue``; a job is its ID ('' = any), its delay in ms and the flat fields."""
+        """Run ``enqueue``. A job is its ID ('' = any), its delay in ms and the flat fields."""
         keys = stream_keys(self.keys.stream)
         words: list[Word] = []
         for job_id, delay_ms, *flat in jobs:
@@ -192,7 +192,7 @@ class Scene:
         )
 
     async def make_due(self, schedule: str) -> None:
-        """Make everything in ``schedule`` due, in its order, as if the time had passed; quarantined jobs stay."""
+        """Make the jobs in ``schedule`` due, in their order, as if the time had passed. Quarantined jobs stay."""
         rows: Any = await self.client.zrange(schedule, 0, -1, withscores=True)
         for at, (member, score) in enumerate(rows):
             if score < QUARANTINE_SCORE:
@@ -213,7 +213,7 @@ def ready(
 ) -> tuple[str, ...]:
     """Return the flat fields of a job that has been made ready again, as `dump` shows them.
 
-    Those of a dead letter begin so too, without copies.
+    A dead letter has the same fields first, without copies.
     """
     first_ms = first_ms if first_ms is not None else int(job.split("-")[0])
     ours = (

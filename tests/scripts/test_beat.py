@@ -1,4 +1,4 @@
-"""The beat: what is noted when heartbeats are served, and when recovery waits. The test sets the server's clock."""
+"""The beat records when heartbeats could be served, and decides when recovery waits. Tests set the server's clock."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from tests.scripts.scene import Scene
 from tests.support.clock import ServerClock
-from tests.support.fixtures import standing_clock
+from tests.support.fixtures import server_clock
 from tests.support.rights import keys_of
 from tests.support.servers import RedisServer
 from workers.protocol.calls.refusals import RecoveryWait, recovery_wait
@@ -18,7 +18,6 @@ from workers.protocol.connection import commands_client
 from workers.protocol.scripts import put_together
 
 pytestmark = [pytest.mark.anyio, pytest.mark.contract]
-__all__ = ["standing_clock"]
 
 START_MS = 1_800_000_000_000
 V = 30_000
@@ -37,7 +36,7 @@ probe_heartbeat(stream, group)
 local at, beat = note_beat(settings)
 return { at, recovery_waits_ms(beat, at, 0), beat.gap }
 """)
-"""Does what each script does that notes a beat."""
+"""The calls of each script that records a beat."""
 
 
 class Timed(Scene):
@@ -54,7 +53,7 @@ class Timed(Scene):
             pass
 
     async def beat(self, client: Redis | None = None) -> list[int]:
-        """Note a beat; return server time, for how many ms recovery waits, and the last gap."""
+        """Record a beat. Return server time, the wait of recovery in ms, and the last gap."""
         places = (self.keys.stream, self.keys.agreement, self.keys.journal, self.keys.retry)
         reply: Any = await (client or self.client).execute_command("EVAL", BEAT, 4, *places, self.keys.group)
         return list(reply)
@@ -65,34 +64,46 @@ class Timed(Scene):
         return None if value is None else int(value)
 
     async def waits(self, entry_id: str, **values: Any) -> int:
-        """Return for how many ms recovery waits, 0 = it has looked at the entry."""
+        """Return the wait of recovery in ms, or 0 if it has looked at the entry."""
         reply = await self.recover(entry_id, **{"visibility_ms": V, **values})
         return int(reply[1]) if reply[0] == b"waits" else 0
 
     async def wait_told(self) -> RecoveryWait | None:
-        """Return what `recovery_wait` says of the group settings."""
+        """Return `recovery_wait` of the group settings."""
         fields: Any = await self.client.hgetall(self.keys.agreement)
         return recovery_wait({name.decode(): value.decode() for name, value in fields.items()}, self.at_ms)
 
 
-@pytest.fixture
-def standing(binary: Path, standing_clock: ServerClock, tmp_path: Path) -> Iterator[RedisServer]:
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory: pytest.TempPathFactory) -> ServerClock:
+    """The clock of the server."""
+    return server_clock(tmp_path_factory.mktemp("clock"), stands=True)
+
+
+@pytest.fixture(scope="module")
+def started(binary: Path, clock: ServerClock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A server whose clock stands."""
-    folder = tmp_path / "redis"
-    folder.mkdir()
-    standing_clock.stand_at(START_MS * 1_000)
-    server = RedisServer(binary, folder, environment=standing_clock.environment)
+    server = RedisServer(binary, tmp_path_factory.mktemp("redis"), environment=clock.environment)
     server.start()
     yield server
     server.kill()
 
 
 @pytest.fixture
-async def timed(standing: RedisServer, standing_clock: ServerClock) -> AsyncIterator[Timed]:
+def standing(started: RedisServer, clock: ServerClock) -> RedisServer:
+    """The same, empty at the start of a test."""
+    clock.stand_at(START_MS * 1_000)
+    started.reset()
+    started.command("ACL", "DELUSER", "w")
+    return started
+
+
+@pytest.fixture
+async def timed(standing: RedisServer, clock: ServerClock) -> AsyncIterator[Timed]:
     """A group with a visibility timeout, and no beat yet."""
     async with commands_client(standing.url) as client:
         scene = Timed(client)
-        scene.clock = standing_clock
+        scene.clock = clock
         await scene.prepare()
         await scene.agree(visibility_ms=V)
         yield scene
@@ -123,10 +134,10 @@ async def test_the_first_beat_ends_no_known_gap_and_recovery_waits_for_one_timeo
 
 
 async def steady(timed: Timed, for_ms: int = 3 * V) -> None:
-    """Let heartbeats be served for long."""
+    """Record heartbeats for a long time."""
     await timed.beat()
-    for _ in range(0, for_ms, 5_000):
-        await timed.pass_ms(5_000)
+    for _ in range(0, for_ms, V // 3):
+        await timed.pass_ms(V // 3)
         await timed.beat()
 
 
@@ -196,12 +207,15 @@ async def test_while_recovery_waits_a_delivery_of_the_future_starts_over(timed: 
     assert await timed.pending() == [], "one visibility timeout after the step, not two"
 
 
-@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000, V], ids=["set back", "set ahead", "an outage"])
-@pytest.mark.parametrize(("left_ms", "after_ms"), [(FORMER_MS, FORMER_MS), (-5_000, 0)], ids=["counts", "is over"])
+@pytest.mark.parametrize(
+    ("by_ms", "left_ms", "after_ms"),
+    [(-3_600_000, FORMER_MS, FORMER_MS), (3_600_000, -5_000, 0), (V, FORMER_MS, FORMER_MS)],
+    ids=["set back while it counts", "set ahead when it is over", "an outage while it counts"],
+)
 async def test_a_gap_leaves_of_the_former_timeout_what_was_left_before(
     timed: Timed, by_ms: int, left_ms: int, after_ms: int
 ) -> None:
-    """Else a change that is long over counts again, or workers that could not read the new one are judged by it."""
+    """Otherwise an old change counts again, or workers that could not read the new value are judged by it."""
     await steady(timed)
     await timed.agree(former_until=timed.at_ms + left_ms, former_visibility_ms=2 * V)
     await timed.pass_ms(by_ms)
@@ -235,7 +249,7 @@ async def test_a_heartbeat_notes_the_beat_with_and_without_deliveries(timed: Tim
 
 @pytest.fixture
 async def user(timed: Timed, standing: RedisServer) -> AsyncIterator[Redis]:
-    """Somebody who may do everything that `DENIED` does not take away."""
+    """A user with all permissions except `DENIED`."""
     await timed.client.execute_command("ACL", "SETUSER", "w", "on", ">x", "~*", "&*", "+@all")
     async with commands_client(standing.url.replace("redis://", "redis://w:x@")) as client:
         yield client
@@ -243,7 +257,7 @@ async def user(timed: Timed, standing: RedisServer) -> AsyncIterator[Redis]:
 
 @pytest.mark.parametrize("command", DENIED)
 async def test_where_a_heartbeat_is_denied_no_beat_is_noted(timed: Timed, user: Redis, command: str) -> None:
-    """Not by a replica, a heartbeat with a delivery or without one, or a recovery call."""
+    """Neither by a replica, nor by a heartbeat with or without a delivery, nor by a recovery call."""
     await timed.agree(recovery="embedded")
     stalled = await timed.stalled()
     await steady(timed)
@@ -261,6 +275,16 @@ async def test_where_a_heartbeat_is_denied_no_beat_is_noted(timed: Timed, user: 
         with pytest.raises((NoPermissionError, ResponseError), match=r"(?i)no permissions|can't run|NOPERM|ACL"):
             await call()
         assert await timed.field("beat") == last
+
+
+@pytest.mark.parametrize("command", ["hget", "hlen"])
+async def test_a_heartbeat_needs_no_right_that_the_beat_does_not_need(timed: Timed, user: Redis, command: str) -> None:
+    """Else the beat goes on while heartbeats are denied."""
+    stalled = await timed.stalled()
+    await timed.client.hset("{orders}:quarantine:billing", stalled, "stream,,0")
+    await timed.client.execute_command("ACL", "SETUSER", "w", f"-{command}")
+    assert await Timed(user).extend(stalled) == [1]
+    assert await timed.client.hget("{orders}:quarantine:billing", stalled) == b"stream,1,0"
 
 
 async def test_a_server_that_takes_no_writes_has_no_beat(timed: Timed) -> None:
@@ -297,7 +321,7 @@ async def test_fields_that_are_no_numbers_are_no_beat(timed: Timed, fields: dict
     [
         (RecoveryWait(12_000, 41_000), "recovery waits 12 s: no heartbeat could be served for 41 s"),
         (RecoveryWait(1_500, 900), "recovery waits 1.5 s: no heartbeat could be served for 0.9 s"),
-        (RecoveryWait(12_000, 0), "recovery waits 12 s: heartbeats of this group are served only since a moment ago"),
+        (RecoveryWait(12_000, 0), "recovery waits 12 s: heartbeats of this group began only recently"),
         (
             RecoveryWait(30_000, 41_000, has_ended=False),
             "recovery waits 30 s after the next heartbeat: none was served for 41 s",

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.scripts.scene import Scene, ready
+from workers.protocol.calls import GroupCalls
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
@@ -17,15 +18,10 @@ async def forget(scene: Scene, *, dead_letters: bool = False, budget_bytes: int 
 
 
 async def _run(scene: Scene, dead_letters: bool, budget_bytes: int) -> Any:
-    keys = scene.keys
-    return await load_script("reaper", "forget_group").run(
-        scene.client,
-        [
-            keys.stream, keys.retry, keys.schedule, keys.quarantine, keys.dead, keys.lease, keys.agreement,
-            keys.journal,
-        ],
-        [keys.group, int(dead_letters), budget_bytes, "stream", 1, 1_000],
-    )  # fmt: skip
+    words = GroupCalls(scene.keys, 1_000).spell(
+        "orders", "stream", budget_bytes, int(dead_letters), more_keys=[scene.keys.lease]
+    )
+    return await load_script("reaper", "forget_group").run(scene.client, *words)
 
 
 async def park(scene: Scene, count: int) -> list[str]:

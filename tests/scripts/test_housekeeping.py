@@ -1,4 +1,4 @@
-"""keep_house, report_lost, count_after, pause_group: what is tidied and reported."""
+"""maintain, report_lost, count_after, pause_group: what is tidied and reported."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from tests.scripts.scene import HOLDER, Scene, entry_id
+from workers.protocol.calls import GroupCalls
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
@@ -13,24 +14,18 @@ pytestmark = pytest.mark.anyio
 STALE = [None, "bob.a1b2c3d4@10000", "alice-1-abc.0a@5000", "alice-1-abc.00@10000", "offer:alice-1-abc", "alice-1-abc"]
 
 
-async def keep_house(scene: Scene, silence_ms: int | str = "", *, lease: str = HOLDER) -> Any:
-    """Run ``keep_house``."""
-    keys = scene.keys
-    return await load_script("workers.protocol", "keep_house").run(
-        scene.client,
-        [keys.stream, keys.lease, keys.agreement, keys.journal],
-        [lease, keys.group, silence_ms, 1, 1_000, 7],
-    )
+async def maintain(scene: Scene, silence_ms: int | str = "", *, lease: str = HOLDER) -> Any:
+    """Run ``maintain_group``."""
+    words = GroupCalls(scene.keys, 1_000).spell("orders", lease, 7, silence_ms, more_keys=[scene.keys.lease])
+    return await load_script("workers.protocol", "maintain_group").run(scene.client, *words)
 
 
 async def report_lost(scene: Scene, *ids: str, is_certain: bool = True, source: str = "") -> Any:
     """Run ``report_lost`` for entries that consumer w1 held."""
-    keys = scene.keys
-    return await load_script("reaper", "report_lost").run(
-        scene.client,
-        [source or keys.stream, keys.lease, keys.agreement, keys.journal],
-        [HOLDER, keys.group, "w1", int(is_certain), "retry" if source else "stream", 1, 1_000, 7, *ids],
+    words = GroupCalls(scene.keys, 1_000).spell(
+        source or "orders", HOLDER, 7, "w1", int(is_certain), *ids, more_keys=[scene.keys.lease]
     )
+    return await load_script("reaper", "report_lost").run(scene.client, *words)
 
 
 async def made_again(scene: Scene) -> None:
@@ -39,7 +34,7 @@ async def made_again(scene: Scene) -> None:
     await load_script("workers.protocol", "join_group").run(
         scene.client,
         [keys.stream, keys.retry, keys.agreement, keys.lease],
-        [keys.group, "0", "", "", "", "reaper", "w1"],
+        [keys.group, "0", "", "", "", "reaper", "stream", 30_000, 3, "reaper", "w1", "w1.0", 35_000, 0],
     )
 
 
@@ -61,20 +56,20 @@ async def set_lease(scene: Scene, found: str | None) -> None:
 
 async def test_jobs_that_no_consumer_reads_are_told(scene: Scene) -> None:
     await scene.client.xadd("orders", {"n": 1}, id=f"{await scene.now_ms() - 50_000}-0")
-    unread_ms = (await keep_house(scene))[4]
+    unread_ms = (await maintain(scene))[3]
     assert 50_000 <= unread_ms < 60_000, "nobody has ever read"
     await scene.client.xgroup_createconsumer("orders", "billing", "w1")
-    assert (await keep_house(scene))[4] < 10_000, "a consumer is alive"
+    assert (await maintain(scene))[3] < 10_000, "a consumer is alive"
     await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
     await scene.client.xadd("orders", {"n": 2})
-    assert (await keep_house(scene))[4] == 0, "a consumer is at work"
+    assert (await maintain(scene))[3] == 0, "a consumer is at work"
 
 
 async def test_the_groups_position_is_remembered(scene: Scene) -> None:
     for _ in range(3):
         await scene.add()
     await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=2)
-    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0]
+    assert await maintain(scene) == [b"ok", 0, 0, 0]
     assert (await scene.state())["{orders}:group:billing"]["last_id"] == entry_id(2)
 
 
@@ -84,9 +79,9 @@ async def test_silent_consumers_are_deleted_only_when_asked_and_only_when_they_h
     moment = await scene.now_ms()
     while await scene.now_ms() < moment + 2:
         pass
-    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0]
-    assert await keep_house(scene, 3_600_000) == [b"ok", 0, 0, 0, 0]
-    assert await keep_house(scene, 0) == [b"ok", 1, 0, 0, 0, b"silent"]
+    assert await maintain(scene) == [b"ok", 0, 0, 0]
+    assert await maintain(scene, 3_600_000) == [b"ok", 0, 0, 0]
+    assert await maintain(scene, 0) == [b"ok", 1, 0, 0, b"silent"]
     consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
     assert [consumer["name"] for consumer in consumers] == [b"busy", b"marked-by-reaper"]
 
@@ -97,39 +92,39 @@ async def _idle_ms(scene: Scene, name: bytes) -> int:
 
 
 async def test_who_clears_away_silent_consumers_never_comes_upon_the_one_that_a_group_is_known_by(scene: Scene) -> None:
-    await keep_house(scene)
+    await maintain(scene)
     for _ in range(2):
         while await _idle_ms(scene, b"marked-by-reaper") < 20:
             pass
         asked_ms = await scene.now_ms()
-        await keep_house(scene)
+        await maintain(scene)
         assert await _idle_ms(scene, b"marked-by-reaper") <= await scene.now_ms() - asked_ms
 
 
 async def test_what_the_consumer_that_a_group_is_known_by_holds_stays_its_own(scene: Scene) -> None:
-    await keep_house(scene)
+    await maintain(scene)
     await scene.stalled(consumer="marked-by-reaper")
-    await keep_house(scene)
+    await maintain(scene)
     assert await scene.pending() == [(entry_id(1), "marked-by-reaper", 1)]
 
 
 @pytest.mark.parametrize("how", ["destroyed", "emptied"])
-async def test_a_group_without_its_marker_is_reported_once_and_counted(scene: Scene, how: str) -> None:
-    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0], "a first group lacks it too"
+async def test_a_group_without_its_marker_is_counted_once(scene: Scene, how: str) -> None:
+    assert await maintain(scene) == [b"ok", 0, 0, 0], "a first group lacks it too"
     if how == "destroyed":
         await scene.client.xgroup_destroy("orders", "billing")
         await made_again(scene)
     else:
         await scene.client.xgroup_delconsumer("orders", "billing", "marked-by-reaper")
-    assert await keep_house(scene) == [b"ok", 0, 1, 1, 0]
-    assert await keep_house(scene) == [b"ok", 0, 0, 1, 0]
+    assert await maintain(scene) == [b"ok", 0, 1, 0]
+    assert await maintain(scene) == [b"ok", 0, 1, 0]
 
 
 async def test_without_group_settings_nothing_tells_that_it_is_another_group(scene: Scene) -> None:
-    await keep_house(scene)
+    await maintain(scene)
     await scene.client.delete(scene.keys.agreement)
     await scene.client.xgroup_delconsumer("orders", "billing", "marked-by-reaper")
-    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0]
+    assert await maintain(scene) == [b"ok", 0, 0, 0]
 
 
 @pytest.mark.parametrize(("ended_ms", "holds", "is_kept"), [(60_000, 0, True), (700_000, 0, False), (700_000, 1, True)])
@@ -140,7 +135,7 @@ async def test_words_that_a_leader_may_still_want_to_see_are_kept(
     for _ in range(holds):
         await scene.stalled(consumer="w1")
     await scene.agree(**{"member:w1": f"{await scene.now_ms() - ended_ms},"})
-    await keep_house(scene)
+    await maintain(scene)
     assert await scene.client.hexists(scene.keys.agreement, "member:w1") == is_kept
 
 
@@ -151,10 +146,10 @@ async def test_while_recovery_waits_nobody_is_silent_and_no_word_has_ended(scene
     await scene.agree(**dict.fromkeys(("member:w1", "member:gone"), f"{now - 7200000},"))
     await scene.beats()
     await scene.agree(unbroken=now)
-    assert await keep_house(scene, 0) == [b"ok", 0, 0, 0, 0]
+    assert await maintain(scene, 0) == [b"ok", 0, 0, 0]
     assert await scene.client.hexists(scene.keys.agreement, "member:w1")
     await scene.beats()
-    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0, b"gone"]
+    assert await maintain(scene) == [b"ok", 0, 0, 0, b"gone"]
     assert not await scene.client.hexists(scene.keys.agreement, "member:w1")
 
 
@@ -202,31 +197,31 @@ async def test_without_the_group_no_entry_is_reported(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("found", STALE)
-async def test_only_the_holder_of_the_lease_keeps_house(scene: Scene, found: str | None) -> None:
+async def test_only_the_holder_of_the_lease_maintains_a_group(scene: Scene, found: str | None) -> None:
     await scene.agree(last_id="1-1")
     await scene.client.xgroup_createconsumer("orders", "billing", "silent")
     await set_lease(scene, found)
     before = await scene.state()
     stale = [b"stale", (found or "").encode()]
-    assert (await keep_house(scene, 0), await report_lost(scene)) == (stale, stale)
+    assert (await maintain(scene, 0), await report_lost(scene)) == (stale, stale)
     assert await scene.state() == before
     consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
     assert len(consumers) == 1
 
 
 @pytest.mark.parametrize(("recovery", "code"), [("embedded", b"ok"), ("reaper", b"stale"), ("", b"stale")])
-async def test_without_a_lease_only_embedded_workers_keep_house(scene: Scene, recovery: str, code: bytes) -> None:
+async def test_without_a_lease_only_embedded_workers_maintain(scene: Scene, recovery: str, code: bytes) -> None:
     await scene.agree(recovery=recovery)
-    assert (await keep_house(scene, lease=""))[0] == code
+    assert (await maintain(scene, lease=""))[0] == code
     assert ("last_id" in (await scene.state())["{orders}:group:billing"]) == (code == b"ok")
 
 
-async def test_a_holder_keeps_house_when_memory_is_full(scene: Scene) -> None:
+async def test_a_holder_maintains_a_group_when_memory_is_full(scene: Scene) -> None:
     await scene.stalled()
     await scene.fill_memory()
-    kept, paused = await keep_house(scene), await pause(scene, 1)
+    kept, paused = await maintain(scene), await pause(scene, 1)
     await scene.free_memory()
-    assert (kept, paused) == ([b"ok", 0, 0, 0, 0], 1)
+    assert (kept, paused) == ([b"ok", 0, 0, 0], 1)
 
 
 @pytest.mark.parametrize("entries", [0, 1, 3, 4, 5, 100, 250])
@@ -266,8 +261,9 @@ async def test_a_registration_that_has_ended_and_whose_consumer_is_gone_is_repor
     ended, counts, lately = (f"{now + by}," for by in (-ago_ms, 60_000, -1_000))
     await scene.agree(**{"member:there": lately, "member:gone": ended + "it differs", "member:lives": counts})
     await made_again(scene)  # a worker joins
-    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0, b"gone"]
-    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0]
+    await scene.beats()
+    assert await maintain(scene) == [b"ok", 0, 0, 0, b"gone"]
+    assert await maintain(scene) == [b"ok", 0, 0, 0]
     words: Any = await scene.client.hmget(scene.keys.agreement, "member:gone", "member:there", "member:lives")
     assert words == [None, lately.encode(), counts.encode()]
     told = {"group": "billing", "mode": "reaper", "token": 7, "consumer": "gone"}
@@ -277,11 +273,6 @@ async def test_a_registration_that_has_ended_and_whose_consumer_is_gone_is_repor
 
 
 async def test_of_a_worker_that_has_joined_there_is_a_consumer_before_it_reads(scene: Scene) -> None:
-    keys, join = scene.keys, load_script("workers.protocol", "join_group")
-    await join.run(
-        scene.client,
-        [keys.stream, keys.retry, keys.agreement, keys.lease],
-        [keys.group, "0", "", "", "", "reaper", "w1", "w1.0", 35_000, 0, 0, "stream", 30_000, 3],
-    )
+    await made_again(scene)
     consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
     assert [consumer["name"] for consumer in consumers] == [b"w1.0"]

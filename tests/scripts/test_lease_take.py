@@ -18,9 +18,6 @@ AGREEMENT = {
     "visibility_ms": "30000",
     "max_deliveries": "3",
     "recovery": "reaper",
-    "served_until": "now",
-    "serves_for": "20000",
-    "version": "now",
 }
 FIRST = {**AGREEMENT, "former_until": "now"}
 
@@ -290,19 +287,6 @@ async def test_what_else_is_remembered_of_the_group_stays(scene: Scene) -> None:
     await take(scene, A)
     agreement = (await scene.state())["{orders}:group:billing"]
     assert {"paused": "1", "recovered": "5", "last_id": "1-1"}.items() <= agreement.items()
-
-
-async def test_an_agreement_gets_a_version_and_keeps_it_until_something_changes(scene: Scene) -> None:
-    await take(scene, A)
-    first = await agreed(scene, "version")
-    assert first is not None
-    assert abs(first - await scene.now_ms()) < 5_000
-    await expire(scene)
-    await take(scene, B)
-    assert await agreed(scene, "version") == first
-    await scene.agree(version=first + 10**9)  # the clock went back
-    await take(scene, B, visibility_ms=60_000)
-    assert await agreed(scene, "version") == first + 10**9 + 1
 
 
 async def test_what_was_agreed_on_is_kept_for_a_while_where_it_is_shortened(scene: Scene) -> None:

@@ -2,8 +2,9 @@
 
 ``python -m tests.simulation 17 --verbose`` plays the story of seed 17 step by step: every fault and every message.
 ``python -m tests.simulation 1 --count 20000`` plays seeds from 1 on; what fails is shrunk to the faults it needs.
-``python -m tests.simulation --run 0`` plays the 300 stories of `make test`, and fails if they miss a situation.
-``--run 1`` plays the next 300.
+``python -m tests.simulation --run 0`` plays the stories of `make test`, and fails if they miss a situation.
+``--run 1`` plays 300 stories of other seeds.
+``--choose`` plays runs 1 to 3, and chooses the stories of `make test` from them anew.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from multiprocessing import get_context
 
 from tests.simulation.draw import draw
 from tests.simulation.play import Outcome, play, play_seed
-from tests.simulation.runs import STORIES, seeds_of
+from tests.simulation.runs import CHOSEN, choose, seeds_of
 from tests.simulation.situations import never_reached
 from tests.simulation.story import Story
 from tests.simulation.telling import tell_failure, tell_story
@@ -24,6 +25,7 @@ from tests.simulation.telling import tell_failure, tell_story
 TELL_EVERY = 1_000
 """Stories between two lines that say how far it is."""
 STORIES_OF_A_POOL = 2_000
+RUNS_TO_CHOOSE_FROM = (1, 2, 3)
 
 
 def _chosen(story: Story, steps: str | None, jobs: str | None) -> Story:
@@ -80,6 +82,25 @@ def _play_many(outcomes: Iterable[Outcome], tell: Callable[[Outcome], list[str]]
     return 1 if failed or missed else 0
 
 
+def _choose(processes: int) -> int:
+    """Write the seeds of run 0. Return 1 where a story fails, or no story reaches a situation."""
+    seeds = [seed for run in RUNS_TO_CHOOSE_FROM for seed in seeds_of(run)]
+    reached: dict[int, frozenset[str]] = {}
+
+    def note(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        for outcome in outcomes:
+            reached[outcome.story.seed] = outcome.reached
+            yield outcome
+
+    result = _play_many(note(_play_in(processes, seeds)), _name_failure, is_run=True)
+    if result == 0:
+        chosen = choose(reached)
+        CHOSEN.write_text(
+            "\n".join(" ".join(map(str, chosen[at : at + 10])) for at in range(0, len(chosen), 10)) + "\n"
+        )
+    return result
+
+
 def _play_in(processes: int, seeds: Sequence[int]) -> Iterator[Outcome]:
     """Play ``seeds`` in so many processes, which are new ones now and then: what they have loaded and kept grows.
 
@@ -104,9 +125,8 @@ def main() -> int:
     """Play what is asked for; return 1 where something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("seed", type=int, nargs="?")
-    parser.add_argument(
-        "--run", type=int, help=f"play the {STORIES} stories of this run instead; 0 = those of make test"
-    )
+    parser.add_argument("--run", type=int, help="play the stories of this run instead; 0 = those of make test")
+    parser.add_argument("--choose", action="store_true", help="choose the stories of make test anew")
     parser.add_argument("--verbose", action="store_true", help="tell each fault and each message")
     parser.add_argument("--steps", help="only these of the story's faults: numbers, or none")
     parser.add_argument("--jobs", help="only these of the story's jobs: numbers, or none")
@@ -117,6 +137,8 @@ def main() -> int:
         "--first-failure", action="store_true", help="end with the first story that fails; shrink nothing"
     )
     options = parser.parse_args()
+    if options.choose:
+        return _choose(options.processes)
     is_run = options.run is not None
     if is_run == (options.seed is not None):
         parser.error("give either a seed or --run")

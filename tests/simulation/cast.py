@@ -1,7 +1,7 @@
-"""Who acts in the world: producers, workers of ours, bare workers, replicas and operators. Shipping code, wired up."""
+"""The actors of the world, which run product code: producers, both kinds of workers, replicas and operators."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from reaper.drill.promises import Execution
 from reaper.operations.drain import drain
 from reaper.operations.groups import forget, set_paused
-from reaper.operations.redrive import Redrive, redrive
+from reaper.operations.ready_again import How, redrive
 from reaper.service import Reaper
 from reaper.settings import GroupSettings, ReaperSettings
 from tests.simulation import plays
@@ -43,23 +43,23 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 AGAIN_S = 1.0
-"""Which part of a worker's word in the agreement says until when it counts."""
+"""Seconds until an actor tries again."""
 SERVED_PART = 0.65
-"""A live worker can be served for this part of its visibility timeout at least before anything is taken from it: an
-outage of up to a third is too short to be noticed."""
+"""Recovery takes a delivery from a live worker only after the server could serve it for this part of the timeout,
+because an outage of up to a third of it is not noticed."""
 SCANS_PART, FULL_SCANS_PART = 1 / 8, 0.5
 """How often replicas scan here at least, and scan fully, in visibility timeouts."""
 REGISTRATIONS = 3
-"""So many fit into a lease."""
+"""Registrations within one lease."""
 
 
 class Actor:
     """A role, and the process that plays it now."""
 
     supervised = True
-    """Started again, whatever it ended of."""
+    """Started again after each end."""
     goes_by_mode = False
-    """It has to end, and perhaps to start again, where the recovery mode is switched."""
+    """It ends, and perhaps starts again, when the recovery mode is switched."""
 
     def __init__(self, world: "World", role: str) -> None:
         self.world = world
@@ -70,7 +70,7 @@ class Actor:
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether anybody is to play the role now."""
+        """Whether a process should play the role now."""
         return True
 
     async def run(self, process: Process) -> None:
@@ -82,14 +82,14 @@ class Actor:
 
     @property
     def consumer(self) -> bytes:
-        """What it is called in the group; empty where it is no consumer."""
+        """Its name in the group, or empty if it is not a consumer."""
         return b""
 
     def reload(self, changes: Mapping[str, Any]) -> None:
-        """Go by other settings."""
+        """Apply other settings."""
 
     def in_hand(self) -> list[Execution]:
-        """Return what would end with the process."""
+        """Return the executions that would end with the process."""
         return self.world.ledger.running_in(self.process.name) if self.process else []
 
     @property
@@ -98,20 +98,20 @@ class Actor:
         return 0.0
 
     def proof_of(self, key: bytes, entry_id: bytes) -> float | None:  # noqa: ARG002
-        """Return when it has proved last that it runs a delivery, by a proof that counts: seconds of the story."""
+        """Return the time of the last heartbeat of a delivery that counts, in seconds of the story."""
         return None
 
     def robbed(self, key: bytes, entry_id: bytes, holder: bytes) -> Iterator[str]:  # noqa: ARG002
-        """Say where ``holder`` ('' = nobody) has by now what the process may believe to hold itself."""
+        """Yield a complaint if ``holder`` ('' = no consumer) now owns a delivery that the process may rightly keep."""
         yield from ()
 
     def holdings(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield what the process believes to hold: the stream's key, and the entry's ID."""
+        """Yield the key of the stream and the entry ID of each delivery that the process believes to own."""
         yield from ()
 
 
 def make_actors(world: "World") -> Iterator[Actor]:
-    """Make all that the story's setting names."""
+    """Make the actors that the setting of the story names."""
     setting = world.story.setting
     if world.story.has_replicas:
         for number in range(1, setting.replicas + 1):
@@ -127,7 +127,7 @@ def make_actors(world: "World") -> Iterator[Actor]:
 
 
 class Producers(Actor):
-    """Enqueues the story's jobs, each until it is there for certain."""
+    """Enqueues each job of the story, again and again until Redis has accepted it."""
 
     supervised = False
 
@@ -153,7 +153,7 @@ class Producers(Actor):
             except (RedisError, OSError, StreamReaperError) as error:
                 self.world.say(f"{job.name} is not enqueued: {error}")
                 if job.bare:
-                    break  # nobody knows; a second one would be another job
+                    break  # unknown, and a second entry would be another job
                 await asyncio.sleep(AGAIN_S)
             else:
                 self.world.was_accepted(job_id, list(payload.items()), asked_at)
@@ -166,7 +166,7 @@ class Producers(Actor):
 
 @lru_cache(maxsize=8)  # reading the environment for each worker costs more than all that a short story does
 def worker_settings(setting: Setting, name: str, recovery: RecoveryMode) -> WorkerSettings:
-    """Return what a worker of a story goes by."""
+    """Return the settings of a worker of a story."""
     knows = setting.own_timeout or recovery is RecoveryMode.EMBEDDED
     return WorkerSettings(
         redis_url=URL,
@@ -250,11 +250,11 @@ class OurWorker(Actor):
         if process is None or process.closed or worker is None or holder == worker.consumer.encode():
             return
         if holder == RETURNED_CONSUMER.encode():
-            return  # a read took it, as the clock was set back, and has given it back: to be held again
+            return  # a read took it after a step back of the clock, and returned it
         if self.world.witness.caller.startswith(process.name):
-            return  # it has given it back itself
+            return  # the process itself gave it back
         if self.world.witness.caller.startswith("bare-"):
-            return  # who was late has acknowledged, without an owner check, what was given back where it is
+            return  # a late bare worker acknowledged an entry that was given back in place, without an owner check
         for one in self._held():
             if one.raw_entry_id != entry_id or one.source.key.encode() != key or one.stage is Stage.ENDED:
                 continue
@@ -262,17 +262,17 @@ class OurWorker(Actor):
             if completed and self.world.witness.caller.startswith("worker-"):
                 continue  # an earlier holder has completed it, and the first completion wins
             if one.id in self.world.ledger.dropped or one.id in self.world.ledger.lost:
-                continue  # others have taken it, or its payload, from everybody
+                continue  # a third party deleted it or its payload
             if one.proven <= self.world.unheld_since(worker.consumer, key, entry_id):
-                continue  # the server has lost that it was ever handed out to it
+                continue  # the server has lost this delivery
             if sentence := self._early(one.proven):
                 yield f"I2: job {one.id} was taken from {process.name}, {sentence}"
 
     def _early(self, proven: float) -> str:
         """Say why a delivery that was ``proven`` last at that instant may not be taken yet; '' = it may be.
 
-        The server's clock may have been set ahead since, which makes a delivery look older, and the server may not
-        have served for a while: both together may cost a live worker a third of its time, and no more.
+        The server's clock may have been set ahead since, which makes a delivery look older. The server may also have
+        been away for a while. Both together may take at most a third of its time from a live worker.
         """
         world, lives_by_s = self.world, self.lives_by_s
         silent_s = world.loop.now - proven  # its own clock may have stood still meanwhile
@@ -281,7 +281,7 @@ class OurWorker(Actor):
         if served_s >= SERVED_PART * lives_by_s and seems_s >= lives_by_s:
             return ""
         if world.has_lost_what_was_written(proven) and silent_s >= lives_by_s / 2:
-            return ""  # the server knows its heartbeat before that one
+            return ""  # the server knows an older heartbeat
         return (
             f"which was silent for {silent_s:.3f} s, could be served for {served_s:.3f} s of these, and may be silent "
             f"for {lives_by_s:g} s"
@@ -292,10 +292,10 @@ class OurWorker(Actor):
 
     @property
     def lives_by_s(self) -> float:
-        """For how long it may be silent: as long as its word counts, by what it goes by itself.
+        """Seconds that it may be silent, by its own settings, as long as its registration lasts.
 
-        By what is agreed on where it has let its word end, which it could not renew. Where there is no
-        word at all, somebody has failed to give or to keep it.
+        After the end of its registration, the group settings apply. Without a registration, it could not register,
+        or the registration was deleted, and its own settings apply.
         """
         if self._worker is None:
             return 0.0
@@ -312,16 +312,16 @@ class OurWorker(Actor):
         return self._worker.in_hand() if self._worker is not None else []
 
     def _blame_last_deliveries(self, *, fresh: bool) -> None:
-        """Note who is beside a job that kills and has had his last delivery, where nobody can tell the two apart.
+        """Note quarantined jobs that run next to a job which kills the worker, if their last deliveries look alike.
 
-        That is a quarantined job that has begun, and runs beside the killer: one of the two has lasted for a visibility
-        timeout (decision 7). The killer has if it is ``fresh``, and no quarantined job. Who was not released is spared
-        (decision 6), but where the limit is 1: there are no quarantined jobs then.
+        The quarantined job has begun, and one of the two has run for a visibility timeout (decision 7): the killer,
+        if it is ``fresh``, or the quarantined job. A job that was not released keeps its delivery (decision 6). With
+        a limit of 1, no job is quarantined.
         """
         if self._worker is None:
             return
         lasted_since = self.world.loop.now - self._worker._context.membership.visibility_s
-        least = self.world.story.least_limit  # it may be lowered until they are looked at
+        least = self.world.story.least_limit  # it may be lowered until the next look
         released = self.world.server.keys.values.get(KEYS.quarantine.encode())
         for one in self._held():
             out = released.get(one.raw_entry_id, b"") if isinstance(released, dict) else b""
@@ -332,7 +332,7 @@ class OurWorker(Actor):
 
 
 class BeatingTask:
-    """Carries out a heartbeat as its thread does, in a gate of its own: it goes on while the event loop is blocked."""
+    """Sends heartbeats like the thread of a worker. Its own gate lets it continue while the event loop blocks."""
 
     def __init__(self, process: Process, steps: Steps, moves: Moves, consumer: str, url: str, timeout_s: float) -> None:
         self._thread = process.thread("heartbeat")
@@ -344,11 +344,11 @@ class BeatingTask:
         self._client: Redis | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         self._thread.start(self._run())
 
     async def stop(self) -> None:
-        """Extend nothing any more."""
+        """Stop extending."""
         self._ending = True
 
     async def _run(self) -> None:
@@ -373,10 +373,10 @@ class BeatingTask:
 
 
 class _Untold:
-    """Nobody waits until a worker has joined."""
+    """A task status that is ignored."""
 
     def started(self, value: object = None) -> None:
-        """Nobody is told."""
+        """Ignore it."""
 
 
 _UNTOLD: Any = _Untold()
@@ -385,11 +385,11 @@ _UNTOLD: Any = _Untold()
 # ---- bare workers
 
 CLAIMED_MS = 10**9
-"""A bare worker claims what was idle for so long: what is ready where it is, and nothing else."""
+"""A bare worker claims entries that are ready in place, which look idle for this long."""
 
 
 class BareWorker(Actor):
-    """A worker as anybody writes it: reads, runs, acknowledges; one job at a time."""
+    """A worker as in the documentation, which reads, runs and acknowledges one job at a time."""
 
     async def run(self, process: Process) -> None:
         client = reader_client(URL)
@@ -424,34 +424,35 @@ class BareWorker(Actor):
             ">",
             ">",
         )
-        for source, entries in reply or ():
-            for entry_id, flat, *told in entries:
-                if told and told[0] < 0:  # the server's clock was set back: it is in somebody's hands
-                    words = ("XCLAIM", source, GROUP, RETURNED_CONSUMER, 0, entry_id, "RETRYCOUNT", told[1], "JUSTID")
-                    await client.execute_command(*words)
-                    continue
-                if await self._play(process, entry_id, flat):
-                    try:
-                        async with client.pipeline(transaction=True) as together:
-                            together.execute_command("XACK", source, GROUP, entry_id)
-                            if source == KEYS.retry.encode():
-                                together.execute_command("XDEL", source, entry_id)
-                            await together.execute()
-                    except (RedisError, OSError):  # and it does not try again
-                        metadata = read_metadata(entry_id, pair_up(flat))
-                        self.world.ledger.blame(Execution(text(metadata.job_id), metadata.generation))
-                        raise
+        read = [(source, *entry) for source, entries in reply or () for entry in entries]
+        for number, (source, entry_id, flat, *told) in enumerate(read):
+            if told and told[0] < 0:  # the server's clock was set back, and another consumer has the entry
+                words = ("XCLAIM", source, GROUP, RETURNED_CONSUMER, 0, entry_id, "RETRYCOUNT", told[1], "JUSTID")
+                await client.execute_command(*words)
+                continue
+            execution = _execution(entry_id, flat)
+            waiting = [_execution(*later[1:3]) for later in read[number + 1 :]]
+            if await self._play(process, execution, flat, waiting):
+                try:
+                    async with client.pipeline(transaction=True) as together:
+                        together.execute_command("XACK", source, GROUP, entry_id)
+                        if source == KEYS.retry.encode():
+                            together.execute_command("XDEL", source, entry_id)
+                        await together.execute()
+                except (RedisError, OSError):  # it does not try again
+                    self.world.ledger.blame(execution)
+                    raise
 
-    async def _play(self, process: Process, entry_id: bytes, flat: Any) -> bool:
-        ledger, pairs = self.world.ledger, pair_up(flat)
-        metadata = read_metadata(entry_id, pairs)
-        own = [pair for pair in pairs if not pair[0].startswith(b"reaper.")]
-        execution = Execution(text(metadata.job_id), metadata.generation)
+    async def _play(self, process: Process, execution: Execution, flat: Any, waiting: Sequence[Execution]) -> bool:
+        ledger = self.world.ledger
+        own = [pair for pair in pair_up(flat) if not pair[0].startswith(b"reaper.")]
         ledger.payloads.setdefault(execution.job, own)
         act = ledger.start(execution, process.name, plays.read(dict(own)[plays.FIELD]))
         done = act.verb in (plays.OK, plays.EXTEND, plays.SWALLOW, plays.BLOCK)
         if not done or act.seconds > self.world.story.setting.visibility_s * 0.2:
-            ledger.blame(execution)  # nobody proves that it lives, and the visibility timeout may be shortened
+            # No heartbeat comes for it, nor for the entries that wait behind it. The timeout may be shortened.
+            for without_heartbeat in (execution, *waiting):
+                ledger.blame(without_heartbeat)
         try:
             if act.verb != plays.HANG:
                 await asyncio.sleep(act.seconds)
@@ -464,6 +465,11 @@ class BareWorker(Actor):
             return done
         finally:
             ledger.leave(execution, process.name)
+
+
+def _execution(entry_id: bytes, flat: Any) -> Execution:
+    metadata = read_metadata(entry_id, pair_up(flat))
+    return Execution(text(metadata.job_id), metadata.generation)
 
 
 # ---- replicas
@@ -505,12 +511,12 @@ class Replica(Actor):
 
     @property
     def replica_id(self) -> str:
-        """The replica's ID, or '' before it has ever begun."""
+        """The replica's ID, or '' before it has begun."""
         return self.reaper.replica_id if self.reaper is not None else ""
 
     @property
     def serves(self) -> bool:
-        """Tell whether it believes that it holds the lease, and watches the group."""
+        """Whether it believes that it holds the lease, and watches the group."""
         return self.reaper is not None and self.reaper.held > 0
 
     async def _hear(self, report: Report) -> None:
@@ -535,13 +541,13 @@ class Replica(Actor):
 
 
 class Operators:
-    """What people do, as the command line does it."""
+    """The actions of people on the command line."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
 
     async def set_paused(self, paused: bool) -> None:
-        """Put the group's brake on, or off."""
+        """Pause recovery of the group, or resume it."""
         client = commands_client(URL)
         try:
             await set_paused(client, KEYS, paused)
@@ -549,17 +555,17 @@ class Operators:
             await client.aclose()
 
     async def brake(self, seconds: float) -> None:
-        """Put it on for some time."""
+        """Pause recovery for some time."""
         await self.set_paused(True)
         await asyncio.sleep(seconds)
-        while True:  # whoever has put it on sees to it that it is off again
+        while True:  # the operator who paused recovery resumes it for certain
             try:
                 return await self.set_paused(False)
             except (RedisError, StreamReaperError, OSError):
                 await asyncio.sleep(1)
 
     async def drain(self, replica_id: str, seconds: float) -> None:
-        """Have a replica hand over what it holds, and hold nothing for some time."""
+        """Let a replica hand its groups over, and take none for some time."""
         client = commands_client(URL)
         try:
             await drain(client, NAMESPACE, replica_id, round(seconds * 1000))
@@ -567,14 +573,14 @@ class Operators:
             await client.aclose()
 
     async def forget(self) -> None:
-        """Have the group forgotten, whoever may know it still; refused where a replica or workers serve it."""
+        """Remove the keys of the group. Rejected while a replica or workers serve it."""
         client = commands_client(URL)
         try:
             await forget(client, KEYS, namespace=NAMESPACE.namespace)
         finally:
             await client.aclose()
         self._world.drops.forgotten()
-        self._world.has_lost_writes = True  # the journal, and what was counted
+        self._world.has_lost_writes = True  # the journal and the counters
 
     async def redrive_all(self) -> None:
         """Redrive all dead letters."""
@@ -586,7 +592,7 @@ class Operators:
                 for entry_id, _ in rows:
                     yield text(entry_id)
 
-            async for _ in redrive(client, KEYS, ids(), Redrive()):
+            async for _ in redrive(client, KEYS, ids(), How()):
                 pass
         finally:
             await client.aclose()

@@ -3,8 +3,7 @@
 When a process does a certain step, for example sends a recovery call, a fault hits it.
 
 Faults at instants that are drawn by themselves hardly ever meet. In 300 of those stories, for example, no replica's
-call
-arrived after its term had ended. So stories have scenes from the lists below, or conjunctions that are drawn.
+call arrived after its term had ended. So stories have scenes from the lists below, or conjunctions that are drawn.
 """
 
 from collections.abc import Iterator

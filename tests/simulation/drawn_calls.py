@@ -1,6 +1,6 @@
-"""Random calls of the shipped scripts, with arguments as workers and leaders have them: they look at the model's state.
+"""Random calls of the scripts, with arguments as workers and holders send them, drawn from the state of the model.
 
-Whoever calls knows the deliveries that are pending, the fence and the agreement, or what these were a while ago.
+A caller knows the pending deliveries, the lease and the group settings as they are, or as they were a while ago.
 """
 
 from random import Random
@@ -26,7 +26,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Scene:
-    """What a caller knows, and how it calls."""
+    """The knowledge of a caller, and its calls."""
 
     def __init__(self, twins: Twins, seed: int) -> None:
         self.twins = twins
@@ -34,24 +34,24 @@ class Scene:
         self.connection = self.random.randrange(3)
 
     def call(self, name: str, keys: tuple[str, ...], *words: Word, package: str = "workers.protocol") -> None:
-        """Run a script on both."""
+        """Run a script on both servers."""
         self.twins.call(self.connection, load_script(package, name), keys, words)
 
     def lead(self, name: str, keys: tuple[str, ...], *words: Word) -> None:
-        """Run a script of the reaper's on both."""
+        """Run a script of the reaper on both servers."""
         self.call(name, keys, *words, package="reaper")
 
     def command(self, *words: Word) -> None:
-        """Run a command on both."""
+        """Run a command on both servers."""
         self.twins.run(self.connection, *words)
 
-    # ---- what it knows
+    # ---- the knowledge of a caller
     def source(self) -> str:
         """Return one of the streams that the group reads."""
         return self.random.choice((KEYS.stream, KEYS.stream, KEYS.retry))
 
     def stream(self, key: str) -> Stream | None:
-        """Return a stream as it is in the model."""
+        """Return a stream of the model."""
         found = self.twins.fake.model.keys.values.get(key.encode())
         return found if isinstance(found, Stream) else None
 
@@ -71,7 +71,7 @@ class Scene:
         return self.some(rows)
 
     def some(self, items: list[ItemT]) -> list[ItemT]:
-        """Return some of the items, in order; mostly all."""
+        """Return some of the items in order, and usually all."""
         return [item for item in items if self.random.random() < 0.7]
 
     def hash_value(self, key: str, field: str) -> str:
@@ -80,7 +80,7 @@ class Scene:
         return found.get(field.encode(), b"").decode() if isinstance(found, dict) else ""
 
     def fence(self) -> str:
-        """Return the fence, or sometimes another one."""
+        """Return the lease, or sometimes another one."""
         found = self.twins.fake.model.keys.values.get(KEYS.lease.encode())
         return (
             found.decode()
@@ -110,7 +110,7 @@ class Scene:
 
 
 def add(scene: Scene) -> None:
-    """A bare producer adds jobs; some say what they are."""
+    """A bare producer adds jobs, some with a job ID."""
     extra = scene.random.choice(
         (
             (),
@@ -132,7 +132,7 @@ def add(scene: Scene) -> None:
 
 
 def enqueue(scene: Scene) -> None:
-    """A producer of ours enqueues."""
+    """A producer of stream-reaper enqueues jobs."""
     jobs: list[Word] = []
     for number in range(scene.random.randrange(1, 4)):
         delay = scene.random.choice((0, 0, 10, 5000))
@@ -155,13 +155,11 @@ def join(scene: Scene) -> None:
         scene.policy(),
         scene.consumer(),
     )
-    version = scene.hash_value(KEYS.agreement, "version") or 0
     scene.call(
         "join_group", (KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.lease), GROUP, "0",
         scene.random.choice(("", policy)), scene.random.choice(("", scene.visibility())),
-        scene.random.choice(("", scene.limit())),
-        mode, "w", scene.random.choice(("", consumer, consumer)), 60, scene.random.choice((0, version)),
-        scene.random.choice(("0", "1")), policy, scene.visibility(), scene.limit(),
+        scene.random.choice(("", scene.limit())), mode, policy, scene.visibility(), scene.limit(), mode, "w", consumer,
+        60, scene.random.choice(("0", "1")),
     )  # fmt: skip
 
 
@@ -193,7 +191,7 @@ def _names(source: str) -> tuple[str, ...]:
 
 
 def ack(scene: Scene) -> None:
-    """A worker says that jobs are done."""
+    """A worker acknowledges jobs."""
     source, consumer, rows = _mine(scene)
     ids = [row[0] for row in rows[:4]]
     number, deletes = scene.random.randrange(1, 9), scene.random.randrange(2)
@@ -202,7 +200,7 @@ def ack(scene: Scene) -> None:
 
 
 def settle(scene: Scene) -> None:
-    """A worker gives deliveries back, or up."""
+    """A worker settles deliveries in other ways."""
     source, consumer, rows = _mine(scene)
     words: list[Word] = []
     for entry_id, _, times in rows[:4]:
@@ -213,14 +211,14 @@ def settle(scene: Scene) -> None:
 
 
 def extend(scene: Scene) -> None:
-    """A worker proves that it lives."""
+    """A worker sends a heartbeat."""
     source, consumer, rows = _mine(scene)
     words = [word for entry_id, _, times in rows for word in (entry_id, times, scene.random.randrange(3))]
     scene.call("extend", _names(source), GROUP, 50, consumer, *words)
 
 
 def hold(scene: Scene) -> None:
-    """A worker takes back what vanished."""
+    """A worker restores deleted deliveries."""
     source, consumer, rows = _mine(scene)
     held = rows or [(entry_id, consumer, 1) for entry_id in scene.entries(source)]
     words = [word for entry_id, _, times in held for word in (entry_id, times)]
@@ -228,14 +226,14 @@ def hold(scene: Scene) -> None:
 
 
 def return_taken(scene: Scene) -> None:
-    """A worker gives back what a read has taken from the living."""
+    """A worker returns deliveries that a read took from live workers."""
     source, consumer, rows = _mine(scene)
     words = [word for entry_id, _, times in rows for word in (entry_id, times - 1)]
     scene.call("return_taken", (source,), GROUP, consumer, *words)
 
 
 def adopt(scene: Scene) -> None:
-    """A worker looks for what is its own."""
+    """A worker looks for its own deliveries."""
     source, consumer, rows = _mine(scene)
     in_hand = [row[0] for row in rows[:1]]
     scene.call("adopt", _names(source), GROUP, 50, consumer, scene.random.choice((0, 1, 10)), "-", *in_hand)
@@ -248,19 +246,19 @@ def walk(scene: Scene) -> None:
 
 
 def recover(scene: Scene) -> None:
-    """A leader recovers."""
+    """A holder recovers."""
     source = scene.source()
     words: tuple[Word, ...] = scene.fence(), 1, 100_000, *(row[0] for row in scene.pending(source))
     scene.call("recover", (*_names(source), KEYS.lease), GROUP, 50, *words)
 
 
 def take_over(scene: Scene) -> None:
-    """A leader takes the group over."""
+    """A replica takes the lease."""
     token = scene.random.choice((1, 1, 1, 2))
     scene.lead(
-        "lease_take", (KEYS.stream, KEYS.lease, KEYS.agreement, KEYS.retry, KEYS.journal),
-        f"alice.{token:02x}@1000", 1000, "alice", GROUP, scene.policy(), scene.visibility(), scene.limit(),
-        scene.random.randrange(2), "1", 50, "",
+        "lease_take", (*_names(KEYS.stream), KEYS.lease), GROUP, 50,
+        f"alice.{token:02x}@1000", 1000, "alice", scene.policy(), scene.visibility(), scene.limit(),
+        scene.random.randrange(2), 0,
     )  # fmt: skip
 
 
@@ -269,42 +267,38 @@ def _own(scene: Scene) -> str:
 
 
 def tick(scene: Scene) -> None:
-    """What is due becomes ready, and a quarantined job is released."""
+    """Make due jobs ready, and release a quarantined job."""
     words = _own(scene), 1, 10, scene.random.choice(("", 1000))
     scene.call("move_due", (*_names(KEYS.stream), KEYS.lease, KEYS.stream_schedule), GROUP, 50, *words)
 
 
-def keep_house(scene: Scene) -> None:
-    """The house is kept."""
-    keys = (KEYS.stream, KEYS.lease, KEYS.agreement, KEYS.journal)
-    scene.call("keep_house", keys, _own(scene), GROUP, scene.random.choice(("", 40)), "1", 50, 1)
+def maintain(scene: Scene) -> None:
+    """Run maintenance."""
+    words = GROUP, 50, _own(scene), 1, scene.random.choice(("", 40))
+    scene.call("maintain_group", (*_names(KEYS.stream), KEYS.lease), *words)
 
 
 def report_lost(scene: Scene) -> None:
-    """A leader reports what went with a consumer that somebody deleted."""
-    kind, source = scene.random.choice((("stream", KEYS.stream), ("retry", KEYS.retry)))
-    scene.lead(
-        "report_lost", (source, KEYS.lease, KEYS.agreement, KEYS.journal), scene.fence(), GROUP,
-        scene.random.choice(CONSUMERS), scene.random.randrange(2), kind, "1", 1000, 7, *scene.entries(source),
-    )  # fmt: skip
+    """A holder reports the deliveries of a consumer that a third party deleted."""
+    source = scene.random.choice((KEYS.stream, KEYS.retry))
+    words = scene.fence(), 7, scene.random.choice(CONSUMERS), scene.random.randrange(2)
+    scene.lead("report_lost", (*_names(source), KEYS.lease), GROUP, 1000, *words, *scene.entries(source))
 
 
 def operate(scene: Scene) -> None:
-    """An operator does something."""
+    """An operator runs a command."""
     scene.random.choice((_redrive, _requeue, _pause, _forget, _look, _find))(scene)
 
 
 def _requeue(scene: Scene) -> None:
     source = scene.random.choice((KEYS.stream, KEYS.retry))
-    keys = (source, KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.journal)
-    words = (GROUP, "stream", scene.random.randrange(2), "1", 50, 100_000)
-    scene.lead("requeue", keys, *words, *scene.entries(source))
+    words = (GROUP, 50, "stream", scene.random.randrange(2), 100_000, "")
+    scene.lead("ready_again", _names(source), *words, *scene.entries(source))
 
 
 def _redrive(scene: Scene) -> None:
-    keys = (KEYS.dead, KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.journal)
-    ids = scene.entries(KEYS.dead)
-    scene.lead("redrive_dead_letters", keys, GROUP, "stream", 3, scene.random.randrange(2), "1", 50, 100_000, *ids)
+    words = (GROUP, 50, "stream", scene.random.randrange(2), 100_000, 3)
+    scene.lead("ready_again", _names(KEYS.dead), *words, *scene.entries(KEYS.dead))
 
 
 def _pause(scene: Scene) -> None:
@@ -312,10 +306,8 @@ def _pause(scene: Scene) -> None:
 
 
 def _forget(scene: Scene) -> None:
-    keys = (
-        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.quarantine, KEYS.dead, KEYS.lease, KEYS.agreement, KEYS.journal,
-    )  # fmt: skip
-    scene.lead("forget_group", keys, GROUP, scene.fence(), scene.random.randrange(2), 100_000, "stream", "1", 50)
+    words = GROUP, 50, "stream", 100_000, scene.random.randrange(2)
+    scene.lead("forget_group", (*_names(KEYS.stream), KEYS.lease), *words)
 
 
 def _look(scene: Scene) -> None:
@@ -330,7 +322,7 @@ def _find(scene: Scene) -> None:
 
 
 def elect(scene: Scene) -> None:
-    """Replicas and their lease."""
+    """Replicas use their lease."""
     replica, what = scene.random.choice(("alice", "bob")), scene.random.randrange(6)
     keys: tuple[str, ...]
     holder = f"{replica}.{scene.random.choice(('0a', '0b'))}@40"
@@ -354,12 +346,12 @@ def elect(scene: Scene) -> None:
 
 
 def tell(scene: Scene) -> None:
-    """A worker tells, and clears up."""
+    """A worker reports and cleans up."""
     scene.call("delete_consumer", (scene.source(), KEYS.agreement), GROUP, *scene.some([*CONSUMERS]))
 
 
 def disturb(scene: Scene) -> None:
-    """Somebody who knows nothing of us."""
+    """A third party runs commands."""
     source = scene.source()
     ids = scene.entries(source)
     words: tuple[Word, ...] = scene.random.choice(
@@ -379,7 +371,7 @@ def disturb(scene: Scene) -> None:
 _ACTIONS = (
     (8, add), (4, enqueue), (4, join), (10, read), (5, ack), (5, settle), (4, extend),
     (2, hold), (2, return_taken), (4, adopt), (6, walk),
-    (6, recover), (3, take_over), (6, tick), (2, keep_house), (2, report_lost),
+    (6, recover), (3, take_over), (6, tick), (2, maintain), (2, report_lost),
     (3, operate), (3, elect), (1, tell), (3, disturb),
 )  # fmt: skip
 _action = st.sampled_from([action for weight, action in _ACTIONS for _ in range(weight)])
@@ -394,6 +386,6 @@ _begin = [run(0, "XGROUP", "CREATE", KEYS.stream, GROUP, "0", "MKSTREAM")]
 
 
 def call_stories(*, steps: int) -> st.SearchStrategy[list[Step]]:
-    """Return stories of calls, about ``steps`` long."""
+    """Return stories of about ``steps`` calls."""
     step = weighted((60, _calls), (8, _passes), (1, FAULTS))
     return st.lists(step, min_size=steps // 2, max_size=steps).map(lambda story: [*_begin, *story])

@@ -1,7 +1,7 @@
-"""What others have made Redis forget, by deleting a consumer or a group: who may know of it, and when nobody can.
+"""Deliveries that third parties delete from Redis, with a consumer or with the group, and the duty to report them.
 
-Decision 12 says who tells. What nobody can know is taken from the jobs that are asked for (`Ledger.lost`),
-and nothing else is.
+Decision 12 names the process that reports a delivery. If no process can know of a delivery, its job is in
+`Ledger.lost`, and the judge does not ask for it. The judge asks for all other jobs.
 """
 
 from collections.abc import Iterator
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 PROVEN_LATELY = 2 / 3
-"""In so many parts of its visibility timeout since a proof of life a worker takes back what has vanished."""
+"""A worker restores a deleted delivery within this part of the visibility timeout after its last heartbeat."""
 
 
 class Drops:
-    """Notes what is dropped, and finds out what nobody can know of."""
+    """Notes deleted deliveries, and finds those that no process can know of."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self._unseen: dict[str, Dropped] = {}
-        """By job: what went with a consumer that is none of ours, and no replica has looked since."""
+        """Deliveries deleted with a third-party consumer, by job, until a replica scans the group."""
         self._foreign: set[str] = set()
-        """Jobs that went with a consumer that is none of ours: nobody but the holder that saw it knows of them."""
+        """Jobs deleted with a third-party consumer. Only a holder that saw them knows of them."""
         self._holder_began_at = -inf
 
     def holder_begins(self) -> None:
-        """Note that a holder begins to watch the group: it knows nothing of what went with consumers before."""
+        """Note that a holder begins to watch the group. It does not know deliveries that were deleted before."""
         self._holder_began_at = self._world.loop.now
         self._world.ledger.lost |= self._foreign
         self._foreign.clear()
 
     def replica_looks(self) -> None:
-        """Note that a replica looks who is there: to everybody, a consumer that is there again has settled all."""
+        """Note that a replica reads the consumers. It believes that a consumer that exists again has settled all."""
         unseen, self._unseen = self._unseen, {}
         for job, dropped in unseen.items():
             group = self._group(dropped.place[0])
@@ -51,9 +51,9 @@ class Drops:
                 self._world.ledger.lost.add(job)
 
     def note(self, source: str, *consumer: bytes) -> None:
-        """Note what is pending, for ``consumer`` or for all.
+        """Note the pending deliveries of ``consumer``, or of all consumers.
 
-        It may run again at once, and if it is lost, somebody has to tell.
+        Their jobs may run again at once. If they are lost, a process has to report them.
         """
         world = self._world
         holder = self._holder(*consumer)
@@ -82,16 +82,16 @@ class Drops:
                 world.ledger.blame(Execution(job, metadata.generation))
 
     def has_unheld(self, process: str) -> bool:
-        """Tell whether a process has something in hand that nobody else knows of since its consumer was deleted.
+        """Return whether a process runs a job that only it knows, because its consumer was deleted.
 
-        A quarantined job of that kind is taken for settled, and the next one is released beside it.
+        If this job was quarantined, it counts as settled, and the next one is released next to it.
         """
         return any(self._held_by(process))
 
     def ended(self, process: str) -> None:
-        """Note that a process has ended: what it has not held again went with it.
+        """Note that a process has ended with the deliveries that it did not restore.
 
-        Where its consumer is there again, by a read of its own, nothing tells that it was ever deleted.
+        If its consumer exists again, because it read, no trace of the deletion is left.
         """
         for job, dropped in self._held_by(process):
             group = self._group(dropped.place[0])
@@ -99,10 +99,10 @@ class Drops:
                 self._world.ledger.lost.add(job)
 
     def refused(self, process: str, job: str, *, settles: bool = False) -> None:
-        """Note that a process is told that a job is not its own.
+        """Note that a script rejected a job of a process.
 
-        Only heartbeats take back what has vanished. A settlement before the next one is rejected, and journaled so.
-        Heartbeats take it back only where its entry would be deleted by whoever settled it (extend.lua).
+        Only heartbeats restore deleted deliveries. A settlement before the next heartbeat is rejected, and journaled.
+        Heartbeats restore a delivery only if its settlement would delete the entry (extend.lua).
         """
         for name, dropped in self._held_by(process):
             setting = self._world.story.setting
@@ -113,20 +113,20 @@ class Drops:
                 self._world.ledger.lost.add(job)
 
     def forgotten(self) -> None:
-        """Note that an operator had the group forgotten: the words of those whose consumers are missing, too."""
+        """Note that an operator removed the keys of the group, and with them registrations of deleted consumers."""
         for job, dropped in self._world.ledger.dropped.items():
             if dropped.consumer and self._world.witness.is_nowhere(job):
                 self._world.ledger.lost.add(job)
 
     def _look_whether_proven(self, job: str, dropped: Dropped, holder: Actor) -> None:
-        """Note that a worker was not able to prove for too long that it runs what was dropped: it cannot any more."""
+        """Note that a worker had no heartbeat of a deleted delivery for so long that it cannot restore it any more."""
         if holder.process is None or holder.process.name != dropped.holder or holder.process.dead:
             return
         if self._world.ledger.dropped[job] is dropped and holder.proof_of(*dropped.place) == dropped.proven:
             self._world.ledger.lost.add(job)
 
     def _held_by(self, process: str) -> Iterator[tuple[str, Dropped]]:
-        """Yield what went with a consumer while ``process`` ran it, and is not pending again."""
+        """Yield deliveries that were deleted while ``process`` ran them, and are not pending again."""
         for job, dropped in self._world.ledger.dropped.items():
             if dropped.holder == process:
                 group = self._group(dropped.place[0])
@@ -138,7 +138,7 @@ class Drops:
         return stream.groups.get(GROUP.encode()) if isinstance(stream, Stream) else None
 
     def _holder(self, *consumer: bytes) -> Actor | None:
-        """Return the worker of ours that lives, and whose consumer it is."""
+        """Return the live stream-reaper worker of the consumer."""
         for actor in self._world.actors.values():
             if actor.consumer and actor.consumer in consumer and self._world.alive(actor.role):
                 return actor
@@ -149,12 +149,13 @@ class Drops:
         return rows if isinstance(rows, list) else []
 
     def _is_nobodys_to_know(self, idle_ms: float, *consumer: bytes) -> bool:
-        """Tell whether nobody can tell of what was idle for so long.
+        """Return whether no process can report a deleted delivery that was idle for so long.
 
-        Nobody can where nothing tells one group from another. Of a consumer whose worker is registered the journal
-        tells that it is gone (keep_house.lua); of another one's deliveries, or without a journal, the holder alone
-        tells, if a full scan of its own can have seen them (decision 12). Nobody tells where the clock was set back
-        just before: what a worker then says of when it has proved its life lies in the future, and counts for nothing.
+        A new group without the marker consumer looks like the deleted one, so no process notices the deletion.
+        If a registered worker loses its consumer, the journal reports the consumer (maintain_group.lua). Other
+        deliveries, and all of them without a journal, are reported by the holder alone, if it can have seen them in
+        a full scan (decision 12). After a step back of the clock no process reports them, because the time of the
+        last heartbeat is in the future.
         """
         world = self._world
         if not world.command("EXISTS", KEYS.agreement) or not (
@@ -169,6 +170,6 @@ class Drops:
         is_seen = "xpending" not in world.server.denied.get("default", ())  # by holders, in full scans
         seen_ms = world.story.setting.visibility_s * 1000 * FULL_SCANS_PART
         idle_ms = min(idle_ms, (world.loop.now - self._holder_began_at) * 1000)
-        if not consumer:  # a group: whoever has its jobs in hand tells while it lives, and a holder that has seen them
+        if not consumer:  # a group: live workers report the jobs that they run, and the holder those that it has seen
             return not is_seen
         return not is_told_of and (world.recovers_itself or not is_seen or idle_ms < seen_ms)

@@ -12,7 +12,7 @@ from unittest import mock
 
 from reaper import metrics
 from reaper.recovery import group_watch, source_watch
-from reaper.sharing import tenure, tenures
+from reaper.sharing import tenure
 from tests.simulation.story import Setting
 from workers.embedded import autoclaim, upkeep
 from workers.loop import heartbeat, reading
@@ -35,7 +35,6 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     retry_s = visibility_s / 60
     yield tenure, "RETRY_S", (0.1, min(retry_s, setting.lease_s / 8))
     yield tenure, "UNABLE_S", retry_s
-    yield tenures, "RERANK_S", visibility_s / 6
     yield pauses, "LONGEST_PAUSE_S", 2 * retry_s
     yield autoclaim, "REFUSED_S", retry_s
     yield heartbeat, "LONGEST_SLEEP_S", retry_s

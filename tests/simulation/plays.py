@@ -1,7 +1,7 @@
-"""What jobs do when they are executed: a few words in the payload, so that every kind of worker can play them.
+"""The behavior of jobs when they run, as words in the payload, so that every kind of worker can play them.
 
-``ok 3; raise 2`` = the first execution runs for 3 s and is done, every later one raises after 2 s. Which execution it
-is is known to the ledger, which nobody simulated can lose.
+For example, ``ok 3; raise 2`` means that the first execution succeeds after 3 s, and that each later one raises after
+2 s. The ledger counts the executions. It is outside of the simulation, so no fault can change it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ OK, RAISE, RETRY, RETRY_COUNTED, RETURN_RETRY, REJECT, HANG, KILL, EXTEND, SWALL
     "ok", "raise", "retry", "retry-counted", "return-retry", "reject", "hang", "kill", "extend", "swallow", "block",
 )  # fmt: skip
 GUILTY = frozenset({RAISE, RETRY_COUNTED, HANG, KILL, SWALLOW, BLOCK})
-"""Executions that end so may cost their job its life."""
+"""Executions with one of these ends may make a dead letter of their job."""
 
 WORDS = {
     OK: "runs for {0:g} s",
@@ -43,7 +43,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One execution: what it does, and for how long, in seconds."""
+    """One execution, with its behavior and its duration in seconds."""
 
     verb: str
     seconds: float
@@ -53,7 +53,7 @@ class Act:
 
     @property
     def sentence(self) -> str:
-        """What it does, in words."""
+        """Its behavior in words."""
         return WORDS[self.verb].format(self.seconds)
 
 
@@ -61,18 +61,18 @@ Play = tuple[Act, ...]
 
 
 def written(play: Play) -> bytes:
-    """Return a play as it stands in a payload."""
+    """Return a play as text for a payload."""
     return "; ".join(map(str, play)).encode()
 
 
 def read(payload: bytes) -> Play:
-    """Read it again."""
+    """Return the play in a payload."""
     acts = (act.split() for act in payload.decode().split(";"))
     return tuple(Act(verb, float(seconds)) for verb, seconds in acts)
 
 
 class Telling(NamedTuple):
-    """What a replica or a worker reports, to whoever listens; its log says the same."""
+    """An error that a replica or a worker reports by a callback and in its log."""
 
     at: float
     """Seconds of the story."""
@@ -81,23 +81,23 @@ class Telling(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A delivery that others have made Redis forget."""
+    """A delivery that a third party deleted from the pending entries list."""
 
     at: float
     """Seconds of the story."""
     consumer: str
-    """Who held it, where that consumer was deleted; '' where the whole group was."""
+    """Its consumer, or '' if the whole group was deleted."""
     holder: str = ""
-    """The process that ran it, where that was a worker of ours that lives…"""
+    """The process that ran it, if that is a live stream-reaper worker."""
     proven: float = 0.0
-    """… and when that had proved its life last, in seconds of the story."""
+    """The time of its last heartbeat, in seconds of the story."""
     place: tuple[bytes, bytes] = (b"", b"")
     """The stream's key, and the entry's ID."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What executions wrote down, outside of everything that can fail."""
+    """A record of all executions, which no fault can change."""
 
     enqueued: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)
     """The fields of all jobs that Redis has accepted for certain, by job ID."""
@@ -105,21 +105,21 @@ class Ledger:
     completions: list[Execution] = field(default_factory=list)
     endings: list[Execution] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
-    """Jobs that the story has taken from Redis."""
+    """Jobs that a third party of the story deleted from Redis."""
     dropped: dict[str, Dropped] = field(default_factory=dict)
-    """By job: its delivery that others have dropped last from the pending entries list."""
+    """The last deleted delivery of each job."""
     running: dict[Execution, set[str]] = field(default_factory=dict)
-    """By execution: the processes that are at it."""
+    """The processes that run each execution."""
     out_of_sight: Counter[str] = field(default_factory=Counter)
-    """By role: how many reasons there are why nobody can tell it from a dead one."""
+    """The number of reasons for which each role looks dead to the other ones."""
     begins: Callable[[str], None] = lambda _: None
-    """Is told of each process that begins an execution."""
+    """Called with each process that begins an execution."""
     payloads: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)
-    """What executions found as their jobs' own fields."""
+    """The fields that executions found in their jobs."""
     _times: Counter[str] = field(default_factory=Counter)
 
     def start(self, execution: Execution, process: str, play: Play) -> Act:
-        """Note that an execution begins; return what it does."""
+        """Note that an execution begins, and return its behavior."""
         times = self._times[execution.job]
         self._times[execution.job] += 1
         self.starts.append(execution)
@@ -138,20 +138,20 @@ class Ledger:
         self.completions.append(execution)
 
     def leave(self, execution: Execution, process: str) -> None:
-        """Note that it is over, in whatever way."""
+        """Note the end of an execution."""
         self.running.get(execution, set()).discard(process)
 
     def running_in(self, process: str) -> list[Execution]:
-        """Return what a process is at."""
+        """Return the executions that a process runs."""
         return [execution for execution, where in self.running.items() if process in where]
 
 
 class ActedUpError(Exception):
-    """What plays raise."""
+    """The error that plays raise."""
 
 
 class Stage:
-    """Where plays are played by workers of ours: a handler."""
+    """The handler of stream-reaper workers, which plays the plays."""
 
     def __init__(self, ledger: Ledger, process: Process, kill: Any, block: Any) -> None:
         self._ledger = ledger
@@ -209,7 +209,7 @@ class Stage:
     async def _extending(self, job: Job, seconds: float) -> None:
         for _ in range(4):
             await asyncio.sleep(seconds / 4)
-            with suppress(RedisError, OSError):  # out of reach: nobody knows
+            with suppress(RedisError, OSError):  # out of reach, so the result is unknown
                 if not await job.extend():
                     raise ActedUpError("lost")
 

@@ -1,4 +1,4 @@
-"""The situations that a run of 300 stories has to reach, each at least once.
+"""The situations that the stories of a run have to reach, each at least once.
 
 A run that never reached one of them shows less than it seems to. For example, in no story a lease was taken by
 another replica while a recovery call was on its way. `tests.simulation.reached` notes them,

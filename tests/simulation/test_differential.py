@@ -1,7 +1,7 @@
-"""The model of the server is not believed: it and the real servers at hand get the same commands, and must agree.
+"""The model of the server and the real servers at hand get the same commands, and must agree.
 
-Their clock stands but for the time that a story lets pass, so everything is compared as it is: every reply, and in the
-end every key, with each pending entry's owner, count and moment. A difference is a bug in the model.
+Their clocks move only when a story lets time pass. So all replies are compared, and in the end all keys, with the
+owner, count and time of each pending entry. A difference is a bug in the model.
 """
 
 import re
@@ -21,24 +21,29 @@ from tests.simulation.server.commands import COMMANDS, CONTAINERS
 from tests.simulation.server.server import NOT_WHILE_LOADING
 from tests.simulation.twins import START_US, Twins
 from tests.support.clock import ServerClock
-from tests.support.fixtures import standing_clock
+from tests.support.fixtures import server_clock
 from tests.support.servers import RedisServer
 from tests.support.tiers import OPTION, WITH_CLAIM
 from workers.protocol.messages import text
 
 pytestmark = pytest.mark.contract
 ON_MODELS = pytest.mark.only_on("6.2.", "7.0.")
-"""What the model says of others is a sketch, but for reads that claim."""
-__all__ = ["standing_clock"]
+"""For other versions the model is a sketch, except for reads with CLAIM."""
 
 
 @pytest.fixture
-def standing(binary: Path, standing_clock: ServerClock, tmp_path: Path) -> Iterator[RedisServer]:
+def clock(tmp_path: Path) -> ServerClock:
+    """The clock of the server, which stands."""
+    return server_clock(tmp_path, stands=True)
+
+
+@pytest.fixture
+def standing(binary: Path, clock: ServerClock, tmp_path: Path) -> Iterator[RedisServer]:
     """A server whose clock stands."""
     folder = tmp_path / "redis"
     folder.mkdir()
-    standing_clock.stand_at(START_US)
-    server = RedisServer(binary, folder, environment=standing_clock.environment)
+    clock.stand_at(START_US)
+    server = RedisServer(binary, folder, environment=clock.environment)
     server.start()
     yield server
     server.kill()
@@ -46,7 +51,7 @@ def standing(binary: Path, standing_clock: ServerClock, tmp_path: Path) -> Itera
 
 @pytest.fixture
 def times(request: pytest.FixtureRequest) -> int:
-    """How many times as many stories are told as in `make test`."""
+    """How many times as many stories are played as in `make test`."""
     return 30 if request.config.getoption(OPTION) else 1
 
 
@@ -71,27 +76,25 @@ def _tell(
 
 
 @ON_MODELS
-def test_model_answers_commands_as_the_server_does(
-    standing: RedisServer, standing_clock: ServerClock, times: int
-) -> None:
-    """Plain commands, transactions, channels, blocked reads; a server that is full, a replica, or takes rights away."""
-    _tell(command_stories(steps=50), standing, standing_clock, examples=50 * times)
+def test_model_answers_commands_as_the_server_does(standing: RedisServer, clock: ServerClock, times: int) -> None:
+    """Plain commands, transactions, channels and blocked reads, also on a full server, on a replica, without rights."""
+    _tell(command_stories(steps=50), standing, clock, examples=50 * times)
 
 
 @pytest.mark.only_on(*WITH_CLAIM)
-def test_model_claims_as_the_server_does(standing: RedisServer, standing_clock: ServerClock, times: int) -> None:
-    """Reads with CLAIM, of what is overdue, was said to be, is young, deleted, or new."""
-    _tell(claim_stories(steps=30), standing, standing_clock, examples=25 * times, whole=False)
+def test_model_claims_as_the_server_does(standing: RedisServer, clock: ServerClock, times: int) -> None:
+    """Reads with CLAIM, of overdue, returned, young, deleted and new entries."""
+    _tell(claim_stories(steps=30), standing, clock, examples=25 * times, whole=False)
 
 
 @ON_MODELS
-def test_model_runs_scripts_as_the_server_does(standing: RedisServer, standing_clock: ServerClock, times: int) -> None:
-    """Every script that is shipped, called as workers, leaders and operators do, in the same states of the server."""
-    _tell(call_stories(steps=40), standing, standing_clock, examples=40 * times)
+def test_model_runs_scripts_as_the_server_does(standing: RedisServer, clock: ServerClock, times: int) -> None:
+    """Every script, called like workers, holders and operators call it, in the same states of the server."""
+    _tell(call_stories(steps=40), standing, clock, examples=40 * times)
 
 
 def test_stories_call_every_script() -> None:
-    """A script that is new is drawn as well, or the model is believed where it was not looked at."""
+    """A new script must be drawn as well, because otherwise the model is not compared for it."""
     shipped = {
         script.stem
         for package in ("workers.protocol", "reaper", "reaper.pipeline")

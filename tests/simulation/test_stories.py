@@ -5,19 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.draw import LONG_JOBS, draw
+from tests.simulation.draw import LONG_JOBS, OUTAGES, draw
 from tests.simulation.faults import FAULTS
 from tests.simulation.judge import lost_and_told
 from tests.simulation.play import play
 from tests.simulation.plays import Dropped, Ledger, Telling
-from tests.simulation.runs import STORIES, STORIES_OF, seeds_of
+from tests.simulation.runs import CHOSEN_OF, STORIES, STORIES_OF, choose, family_of, seeds_of
 from tests.simulation.shrink import shrink
 from tests.simulation.situations import SITUATIONS, never_reached
 from tests.simulation.story import Story
 from tests.simulation.telling import tell_failure, tell_story
 from workers.protocol.events import EventName, LifecycleEvent
 
-AT_A_TIME = 25
+CHOSEN = seeds_of(0)
+AT_A_TIME = 10
 
 
 @pytest.fixture
@@ -29,11 +30,11 @@ def notes(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("first", range(0, STORIES, AT_A_TIME))
+@pytest.mark.parametrize("first", range(0, len(CHOSEN), AT_A_TIME))
 def test_the_promises_hold_in_a_run_that_reaches_every_situation(first: int, notes: Path) -> None:
     """The part of the run that ends last looks at what all parts have reached."""
     reached: set[str] = set()
-    for seed in seeds_of(0)[first : first + AT_A_TIME]:
+    for seed in CHOSEN[first : first + AT_A_TIME]:
         outcome = play(draw(seed))
         assert not outcome.violations, "\n".join(tell_failure(outcome))
         reached |= outcome.reached
@@ -41,8 +42,9 @@ def test_the_promises_hold_in_a_run_that_reaches_every_situation(first: int, not
     note.write_text(json.dumps(sorted(reached)))
     note.rename(note.with_suffix(".json"))  # no other process ever reads half of it
     parts = list(notes.glob("*.json"))
-    if len(parts) == STORIES // AT_A_TIME:
-        assert never_reached(json.loads(part.read_text()) for part in parts) == []
+    if len(parts) == len(CHOSEN) // AT_A_TIME:
+        missed = never_reached(json.loads(part.read_text()) for part in parts)
+        assert missed == [], "choose stories anew: python -m tests.simulation --choose"
 
 
 def test_a_run_names_the_situations_that_it_has_never_reached() -> None:
@@ -52,15 +54,23 @@ def test_a_run_names_the_situations_that_it_has_never_reached() -> None:
 
 
 def test_runs_share_no_story_and_have_some_of_each_family() -> None:
-    runs = [seeds_of(run) for run in range(3)]
+    runs = [seeds_of(run) for run in (1, 2, 3)]
     assert len({seed for run in runs for seed in run}) == 3 * STORIES
-    for run in runs:
-        families = [max(first for first in STORIES_OF if first <= seed) for seed in run]
-        assert {first: families.count(first) for first in STORIES_OF} == STORIES_OF
-        assert set(families[:40]) == set(STORIES_OF)
+    for seeds, counts in [*((run, STORIES_OF) for run in runs), (CHOSEN, CHOSEN_OF)]:
+        families = [family_of(seed) for seed in seeds]
+        assert {first: families.count(first) for first in counts} == counts
+        assert set(families[:40]) == set(counts)
 
 
-@pytest.mark.parametrize("seed", [2, 10, 37])
+def test_stories_are_chosen_that_reach_what_few_of_them_reach() -> None:
+    reached = {first + number: {"usual"} for first in CHOSEN_OF for number in range(200)}
+    rare = {150: {"rare"}, 151: {"usual", "rare"}, OUTAGES + 120: {"other"}}
+    chosen = choose(reached | rare)
+    assert rare.keys() <= set(chosen)
+    assert len(set(chosen)) == sum(CHOSEN_OF.values())
+
+
+@pytest.mark.parametrize("seed", [10, 37])
 def test_the_same_seed_takes_the_same_steps(seed: int) -> None:
     first, second = play(draw(seed)), play(draw(seed))
     assert (first.digest, first.turns) == (second.digest, second.turns)

@@ -6,7 +6,7 @@ from math import inf
 
 from tests.simulation.story import WRITE
 
-NEEDED = ("evalsha", "hget", "hmget", "hset", "xack", "xclaim", "xpending", "xrange", WRITE)
+NEEDED = ("evalsha", "hmget", "hset", "xack", "xclaim", "xpending", "xrange", WRITE)
 """A heartbeat needs the right to each of these."""
 
 

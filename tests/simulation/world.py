@@ -1,12 +1,11 @@
-"""The world: a server, processes, a network between them, and what befalls them, all on virtual time.
+"""The world of a story on virtual time: a server, processes, the network between them, and faults.
 
-Everything that is simulated is the shipping code: `Producer`, `WorkerProcess`, `Reaper`, and what operators call.
+Product code runs in it: `Producer`, `WorkerProcess`, `Reaper`, and the functions of operators.
 """
 
 import asyncio
 import hashlib
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field, replace
@@ -43,26 +42,26 @@ from workers.protocol.messages import pair_up, read_metadata, text
 logger = logging.getLogger(__name__)
 
 LISTS_CONSUMERS = b"\r\nCONSUMERS\r\n"
-"""In the request of a replica that looks whose consumers are missing."""
+"""A part of the request of a replica that looks for missing consumers."""
 MOST_CLIENTS = 10_000
 LOADS_AFTER_S = 0.1
 SUPERVISED_S = (1.0, 3.0)
-"""How soon a process that ended by itself is started again."""
+"""Seconds until a process that ended by itself starts again."""
 
 
 class WallClock:
-    """The server's clock: the loop's time, and what it was set by. Its uptime is counted by it."""
+    """The server's clock, which is the loop's time plus the steps that were set. The uptime follows it."""
 
     def __init__(self, loop: SimulatedLoop, server: Process) -> None:
         self._loop = loop
         self._server = server
         self._ahead_s = 0.0
         self.set_back_s = 0.0
-        """By how much it was set back, all in all…"""
+        """The sum of all steps back, in ms…"""
         self.set_back_at = -inf
-        """… and when last, in seconds of the story."""
+        """… and the time of the last one, in seconds of the story."""
         self.steps: list[tuple[float, float]] = []
-        """When it was set, in seconds of the story, and by how much."""
+        """The time of each step, in seconds of the story, and its size."""
         self._started_s = float(EPOCH_S)
 
     def now_us(self) -> int:
@@ -70,11 +69,11 @@ class WallClock:
         return int((EPOCH_S + self._loop.now + self._ahead_s) * 1e6)
 
     def uptime_s(self) -> int:
-        """Return how long the server says that it has been up."""
+        """Return the uptime that the server reports."""
         return int(self.now_us() / 1e6 - self._started_s)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Have ``callback`` called by the server."""
+        """Let the server call ``callback``."""
         return self._loop.call_when(self._loop.now + delay_s, callback, context=self._server.context)
 
     def step(self, seconds: float) -> None:
@@ -86,7 +85,7 @@ class WallClock:
             self.set_back_at = self._loop.now
 
     def set_ahead_since_s(self, since: float) -> float:
-        """Return by how much it was set ahead since then, all in all."""
+        """Return the sum of the steps ahead since then."""
         return sum(by_s for at, by_s in self.steps if at > since and by_s > 0)
 
     def restarted(self) -> None:
@@ -96,27 +95,27 @@ class WallClock:
 
 @dataclass(slots=True)
 class Findings:
-    """What is wrong, met while the story was played."""
+    """A violation that the story met while it was played."""
 
     sentences: list[str] = field(default_factory=list)
 
     known: set[str] = field(default_factory=set)
 
     def add(self, sentence: str, when: str = "") -> None:
-        """Note a violation, once; ``when`` tells the step that brought it about."""
+        """Note a violation once. ``when`` returns the step that caused it."""
         if sentence not in self.known:
             self.known.add(sentence)
             self.sentences.append(f"{sentence} ({when})" if when else sentence)
 
 
 class World:
-    """Plays one story. Everything that happens is a consequence of the story and its seed."""
+    """Plays one story. The story and its seed decide everything that happens."""
 
     def __init__(self, story: Story, tell: Callable[[float, str], None] | None = None) -> None:
-        """``tell`` is told what happens, with the instant in seconds."""
+        """``tell`` gets each event, with its time in seconds."""
         self.story = story
         self.recovery = story.setting.recovery
-        """Who recovers now: replicas, or workers by themselves."""
+        """The recovery mode now: replicas, or workers by themselves."""
         self.loop = SimulatedLoop()
         self.loop.set_exception_handler(self._callback_failed)
         number_tasks(self.loop)
@@ -131,9 +130,9 @@ class World:
         self.reached = Reached(self, SITUATIONS)
         self._waiting: dict[str, list[Step]] = {}
         self.befell: dict[str, float] = {}
-        """When a fault of each kind began last, in seconds of the story."""
+        """When the last fault of each kind began, in seconds of the story."""
         self.went_on: dict[str, float] = {}
-        """When a process that was paused went on, in the same way."""
+        """When a process that was paused continued, in seconds of the story."""
         self.network = Network(self.loop, Random(f"network {story.seed}"), self._accept, self.server_process)
         self.network.watch = self._hear
         self.network.answered = self._blame_what_is_handed_out
@@ -151,29 +150,28 @@ class World:
         self._errands = 0
         self.healed = False
         self.troubled_until = 0.0
-        """When the last fault so far ends."""
+        """The end of the last fault so far."""
         self.has_lost_writes = False
         self.has_lost_ends = False
-        """The server has lost which deliveries are over."""
-        """Sources whose group was destroyed, or may be taken for another one by the next holder's look."""
+        """The server has lost settlements."""
+        """Sources whose group was destroyed, or may look like another one at the next scan of a holder."""
         self._unheld: dict[tuple[str, bytes, bytes], float] = {}
-        """By consumer, stream and entry: when the server lost that the one has the other."""
+        """The time at which the server lost a delivery, by consumer, stream and entry."""
         self._writes_lost: list[tuple[float, float]] = []
-        """From when to when the server has lost what it wrote."""
-        self._for_nothing: Counter[Execution] = Counter()
-        """How many deliveries of a job whose end the server has lost."""
+        """The spans of time in which the server has lost its writes."""
+        """The number of deliveries of each job whose end the server has lost."""
         self.tellings: list[Telling] = []
-        """When a replica or a worker has told of something lost, and of what."""
+        """The times at which replicas or workers reported losses, and the losses."""
         self.visibilities = [story.setting.visibility_s]
-        """All visibility timeouts that were agreed on."""
+        """All visibility timeouts of the group settings."""
         self.limits = [story.setting.max_deliveries]
-        """All limits on deliveries, in the same way."""
-        if not story.setting.own_timeout:  # who is there before the first agreement goes by what nobody has changed
+        """All limits of deliveries of the group settings."""
+        if not story.setting.own_timeout:  # workers use the defaults until the first group settings exist
             self.limits.append(DEFAULT_MAX_DELIVERIES)
 
     def _watched(self, server: ModelServer) -> ModelServer:
         def wrote(words: list[bytes], reply: Any) -> None:
-            if server is self.server:  # else a replica has taken its place, and what it still does is lost
+            if server is self.server:  # otherwise a replica has replaced it, and its later writes are lost
                 self.witness.wrote(words, reply)
 
         def not_allowed(words: list[bytes]) -> None:
@@ -191,17 +189,17 @@ class World:
     def _accept(self, send: Callable[[bytes], None], on_close: Callable[[], None]) -> Session:
         if len(self.server.sessions) >= self.server.max_clients:
             self.note("error MAX", Moment())
-        return self.server.connect(send, on_close)  # whichever server is there now
+        return self.server.connect(send, on_close)  # the server of this moment
 
-    # ---- what is told
+    # ---- events
 
     @property
     def digest(self) -> str:
-        """Return what stands for all that went over the network, and when."""
+        """Return a digest of all that went over the network, with the times."""
         return self._digest.hexdigest()
 
     def say(self, sentence: str) -> None:
-        """Tell that something happens."""
+        """Report an event."""
         self._digest.update(f"{self.loop.now:.6f} {sentence}\n".encode())
         if self._tell:
             self._tell(self.loop.now, sentence)
@@ -234,13 +232,13 @@ class World:
     # ---- time
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do something later, by the world's own clock."""
+        """Do something later, by the clock of the world."""
         self.loop.call_when(self.loop.now + seconds, action, context=self.context)
 
     # ---- processes
 
     def launch(self, role: str) -> None:
-        """Start a process, unless it is there."""
+        """Start a process, unless it runs."""
         actor = self.actors[role]
         if (actor.process is not None and not actor.process.dead) or not actor.is_wanted:
             return
@@ -268,7 +266,7 @@ class World:
             self.later(again_s, lambda: self.launch(actor.role))
 
     def _misses_a_right(self, error: BaseException) -> bool:
-        """Tell whether a process would not start for want of a right that was withdrawn, and said so."""
+        """Return whether a process did not start because a permission was missing, and reported it."""
         return isinstance(error, UnsupportedServerError) and any(self.server.denied.values())
 
     def alive(self, role: str) -> Process | None:
@@ -277,13 +275,13 @@ class World:
         return None if process is None or process.dead else process
 
     def kill(self, role: str, *, again_after_s: float, abruptly: bool = False, by: Execution | None = None) -> None:
-        """End a process, and start it again later. ``by``: one of its jobs did it."""
+        """End a process, and start it again later. ``by`` is the job that ended it."""
         process = self.alive(role)
         if process is None:
             return
         if by is None or self.drops.has_unheld(process.name):
             self.blame_what_is_in_hand(role)
-            if self.story.least_limit == 1:  # handed out is delivered: there are no quarantined jobs (decision 7)
+            if self.story.least_limit == 1:  # no job is quarantined with this limit (decision 7)
                 self._blame_what_is_left_by(self.actors[role])
         self.note("killed", Moment(process.name))
         process.kill()
@@ -304,11 +302,11 @@ class World:
             process.start(actor.stop())
 
     def pause(self, role: str, seconds: float, *, suspended: bool = False) -> None:
-        """Let a process stand still."""
+        """Pause a process."""
         process = self.alive(role)
         if process is None or process.closed:
             return
-        self.lose_sight_of(role, seconds)  # a read that waits at the server is answered meanwhile
+        self.lose_sight_of(role, seconds)  # the server answers a waiting read meanwhile
         process.pause()
         if suspended:
             process.suspend_clock(seconds)
@@ -322,15 +320,15 @@ class World:
         self.later(seconds, resume)
 
     def block(self, process: Process, seconds: float) -> None:
-        """Let a process's event loop compute."""
+        """Let a process block its event loop."""
         process.block()
         self.later(seconds, process.unblock)
 
     def lose_sight_of(self, role: str, seconds: float) -> None:
-        """Note that nobody can tell a process from a dead one for some time: what it does may be its jobs' end.
+        """Note that a process looks dead to the other ones for some time, so its jobs may be recovered.
 
-        That goes for what it has in hand, for what is handed out to it meanwhile or begins there (it had asked before,
-        and replies may still reach it), and for what has reached it by the end.
+        This holds for the jobs that it runs, and for those that it receives or begins meanwhile, because it asked
+        before.
         """
         self.blame_what_is_in_hand(role)
         self.ledger.out_of_sight[role] += 1
@@ -345,13 +343,13 @@ class World:
         process = link.process
         if process is None:
             return
-        # Where a job has one delivery, one that is handed out is had: nobody is a quarantined job (decision 7).
+        # With one delivery, a job that is read has used it up, and no job is quarantined (decision 7).
         if self.ledger.out_of_sight[process.role] or (process.dead and self.story.least_limit == 1):
             now_ms = self.server.now_ms
             self._blame_pending(lambda row: row.delivered_ms >= now_ms)
 
     def _blame_what_is_left_by(self, actor: Actor) -> None:
-        """Note that what a process has, or was handed out to it and not received, ends with it."""
+        """Note that the jobs which a process runs, and those which it was to receive, end with it."""
         if actor.consumer:
             self._blame_pending(lambda row: row.consumer is not None and row.consumer.name == actor.consumer)
 
@@ -366,7 +364,7 @@ class World:
                         self.ledger.blame(execution)
 
     def _executions_of(self, key: str, number: int) -> Iterator[Execution]:
-        """Yield what runs where an entry is delivered, if that is there."""
+        """Yield the executions in the process to which an entry is delivered, if it runs."""
         stream = self.server.keys.values.get(key.encode())
         if isinstance(stream, Stream) and number in stream.entries:
             flat: Any = stream.entries.values[number][1]
@@ -374,7 +372,7 @@ class World:
             yield Execution(text(metadata.job_id), metadata.generation)
 
     def blame_what_is_in_hand(self, role: str) -> None:
-        """Note that what a process holds ends with it, as far as anybody else can tell."""
+        """Note that the jobs of a process may end with it, as far as the other ones see."""
         actor = self.actors.get(role)
         if actor is not None:
             for execution in actor.in_hand():
@@ -383,7 +381,7 @@ class World:
     # ---- operators
 
     def operate(self, what: str, errand: Callable[[], Awaitable[None]]) -> None:
-        """Have an operator do something, in a process of its own."""
+        """Let an operator do something, in a process of its own."""
         self._errands += 1
         process = Process(self.loop, f"operator#{self._errands}", role="operator")
 
@@ -398,7 +396,7 @@ class World:
         process.start(run())
 
     def reload(self, **changes: Any) -> None:
-        """Have all replicas read other settings."""
+        """Let all replicas read other settings."""
         if "visibility_timeout" in changes:
             self.visibilities.append(changes["visibility_timeout"])
         if "max_deliveries" in changes:
@@ -407,7 +405,7 @@ class World:
             actor.reload(changes)
 
     def switch_mode(self, seconds: float) -> None:
-        """Have the workers recover by themselves instead of replicas, or the other way round."""
+        """Switch recovery from replicas to workers, or back."""
         self.recovery = REAPER if self.recovers_itself else EMBEDDED
         self.say(f"Recovery is {self.recovery} from now on.")
         for role, actor in self.actors.items():
@@ -419,13 +417,13 @@ class World:
     # ---- the server
 
     def freeze_server(self, seconds: float) -> None:
-        """Let the server stand still."""
+        """Pause the server."""
         self.server_process.pause()
         self.unserved.begins("frozen")
         self.later(seconds, self.thaw_server)
 
     def thaw_server(self) -> None:
-        """Let the server go on."""
+        """Continue the server."""
         self.server_process.resume()
         self.unserved.ends("frozen")
         self.network.server_goes_on()
@@ -455,7 +453,7 @@ class World:
             self.say("The server is there again.")
 
     def fail_over(self, seconds: float, *, lag_ms: int) -> None:
-        """End the server; a replica that lags takes its place."""
+        """End the server, and let a replica that lags replace it."""
         self._server_is_away()
         held = self._holders()
         self.server = self._watched(self.server.copy(lag_ms=lag_ms))
@@ -467,7 +465,7 @@ class World:
         self._note_what_nobody_holds(held)
 
     def command(self, *words: str | bytes | int) -> Any:
-        """Run a command at once, as nobody's, whom nothing is refused."""
+        """Run a command at once, by a user with all permissions."""
         answers, server = hiredis.Reader(), self.server
         self.witness.caller = ""
         kept = server.max_clients, server.is_loading, server.denied
@@ -480,11 +478,11 @@ class World:
 
     @property
     def counts_kept(self) -> bool:
-        """Tell whether the server knows how often everything was delivered, and the journal what did not count."""
+        """Return whether the server knows all delivery counts, and the journal all uncounted deliveries."""
         return not (self.has_lost_writes or self.has_lost_ends)
 
     def note_what_is_lost(self) -> None:
-        """Look which jobs the server does not know any more: nobody can be blamed for their loss but the story."""
+        """Find the jobs that the server has lost. The story caused their loss, and no process answers for it."""
         self.has_lost_writes = True
         self._note_which_jobs_are_lost()
         self.witness.begin_anew()
@@ -495,13 +493,13 @@ class World:
         ledger.lost |= {job for job in (*ledger.enqueued, *ledger.payloads) if job not in kept}
 
     def was_accepted(self, job: str, payload: list[tuple[bytes, bytes]], asked_at: float) -> None:
-        """Note that a producer was told so; the server may have lost the job before the producer heard of it."""
+        """Note that a producer got this reply. The server may have lost the job before."""
         self.ledger.enqueued[job] = payload
         if any(until >= asked_at for _, until in self._writes_lost):
             self._note_which_jobs_are_lost()
 
     def _holders(self) -> dict[tuple[str, int], bytes]:
-        """Return who holds what is pending: by stream and entry, the name of the consumer."""
+        """Return the consumer of each pending entry, by stream and entry."""
         return {
             (key, number): row.consumer.name if row.consumer is not None else b""
             for key in (KEYS.stream, KEYS.retry)
@@ -511,20 +509,20 @@ class World:
         }
 
     def has_lost_what_was_written(self, at: float) -> bool:
-        """Tell whether the server has lost what it wrote then: a proof of life, too."""
+        """Return whether the server has lost its writes of that time, heartbeats included."""
         return any(since <= at <= until for since, until in self._writes_lost)
 
     def unheld_since(self, consumer: str, key: bytes, entry_id: bytes) -> float:
-        """Return when the server lost that a consumer has a delivery; minus infinity: never."""
+        """Return when the server lost a delivery of a consumer, or minus infinity."""
         return self._unheld.get((consumer, key, entry_id), -inf)
 
     @property
     def lost_deliveries(self) -> frozenset[tuple[str, str]]:
-        """Entry ID and consumer of each delivery that the server has lost while the consumer had it."""
+        """Entry ID and consumer of each delivery that the server has lost while the consumer ran it."""
         return frozenset((text(entry_id), consumer) for consumer, _, entry_id in self._unheld)
 
     def _note_what_nobody_holds(self, before: Mapping[tuple[str, int], bytes]) -> None:
-        """Note whose deliveries the server has lost: those in hand, and those whose reply was still under way."""
+        """Note the consumers whose deliveries the server has lost, also those with a reply under way."""
         holders = self._holders()
         for (source, number), holder in before.items():
             if holders.get((source, number)) != holder:
@@ -535,18 +533,16 @@ class World:
                     self._unheld[text(actor.consumer), key, entry_id] = self.loop.now
 
     def _blame_what_was_settled_for_nothing(self, before: Mapping[tuple[str, int], bytes]) -> None:
-        """Note that the server has lost that deliveries were over.
+        """Note that the server has lost the ends of deliveries.
 
-        Whoever it says has them does not run them any more, and cannot know: they are for nothing. A job all of whose
-        deliveries may have been is given up, whoever wrote none of that; one that has others left is not.
+        On the server these deliveries are pending, but their workers do not run them, and cannot know. If one of them
+        was the last delivery of its job, the job becomes a dead letter.
         """
         for (key, number), holder in self._holders().items():
             if before.get((key, number)) == holder:
                 continue
             for execution in self._executions_of(key, number):
-                self._for_nothing[execution] += 1
-                if self._for_nothing[execution] == self.story.least_limit:
-                    self.ledger.blame(execution)
+                self.ledger.blame(execution)
 
     def _words_of_jobs(self) -> Iterator[bytes]:
         for key in (KEYS.stream, KEYS.retry, KEYS.dead, KEYS.journal):
@@ -562,7 +558,7 @@ class World:
         return self.network.refusing or self.server_process.closed
 
     def delete_an_entry(self, which: float) -> None:
-        """Delete one of the stream's entries, as anybody may."""
+        """Delete an entry of the stream, as a third party can."""
         rows = self.command("XRANGE", KEYS.stream, "-", "+")
         if rows and not self._answers_nobody:
             entry_id, flat = rows[int(which * len(rows))]
@@ -575,15 +571,15 @@ class World:
             self.command("DEL", KEYS.agreement)
 
     def drop_group(self, source: str) -> None:
-        """Destroy the group of the stream, or of its retry stream, as anybody may."""
+        """Destroy the group of the stream, or of its retry stream, as a third party can."""
         if self._answers_nobody:
-            return  # nobody can
+            return  # there is none
         self.drops.note(source)
         self.has_lost_ends = True
         self.command("XGROUP", "DESTROY", source, GROUP)
 
     def drop_consumer(self, which: float) -> None:
-        """Delete one of the group's consumers, as anybody may."""
+        """Delete a consumer of the group, as a third party can."""
         rows = self.command("XINFO", "CONSUMERS", KEYS.stream, GROUP)
         if isinstance(rows, list) and rows and not self._answers_nobody:
             consumer = rows[int(which * len(rows))][1]
@@ -593,12 +589,12 @@ class World:
             self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
 
     def told(self, facts: Mapping[str, object]) -> None:
-        """Note that a replica or a worker tells of something lost."""
+        """Note that a replica or a worker reports a loss."""
         self.tellings.append(Telling(self.loop.now, str(facts.get("error", "")), str(facts.get("consumer", ""))))
 
     def limit_clients(self, seconds: float, more: int) -> None:
-        """Have the server take ``more`` clients than it has now, and no others."""
-        if self.network.refusing:  # then none of those it has now may be among those it takes
+        """Let the server accept ``more`` clients than it has now, and no others."""
+        if self.network.refusing:  # otherwise the present clients could be among those that it refuses
             for role in self.actors:
                 self.lose_sight_of(role, seconds)
         server = self.server
@@ -609,7 +605,7 @@ class World:
         server.max_clients = MOST_CLIENTS
 
     def load_data(self, seconds: float) -> None:
-        """Have the server restart, and be busy with reading its data."""
+        """Restart the server, and let it read its data for some time."""
         self.restart_server(LOADS_AFTER_S)
         server = self.server
         server.loading(is_loading=True)
@@ -622,7 +618,7 @@ class World:
         self.later(LOADS_AFTER_S + seconds, loaded)
 
     def flush(self) -> None:
-        """Delete everything, as anybody may."""
+        """Delete everything, as a third party can."""
         self.server.flush_all()
         self.note_what_is_lost()
 
@@ -639,12 +635,12 @@ class World:
             self.server.revoke("default", command)
 
     def deny(self, command: str, seconds: float) -> None:
-        """Take everybody the right to a command (or, by `WRITE`, let the server take no writes), for some time."""
+        """Take the permission for a command from all users for some time. With `WRITE`, the server rejects writes."""
         self._let_everybody(command, do=False)
         self.later(seconds, lambda: self._let_everybody(command, do=True))
 
     def refuse_writes(self, seconds: float) -> None:
-        """Let the server's memory be full."""
+        """Fill the server's memory."""
         self.server.fill(full=True)
         self.later(seconds, lambda: self.server.fill(full=False))
 
@@ -655,7 +651,7 @@ class World:
         return self.loop.run_until_complete(program())
 
     def begin(self) -> None:
-        """Start everybody, and have everything befall them in time."""
+        """Start all actors, and play all faults at their times."""
         for role in self.actors:
             self.launch(role)
         for step in self.story.steps:
@@ -668,13 +664,13 @@ class World:
             self._befall(replace(step, who=who))
 
     def note(self, kind: str, moment: Moment) -> None:
-        """Note that something happens (`tests.simulation.reached`): a fault may wait for it."""
+        """Note an event that a fault may wait for (`tests.simulation.reached`)."""
         self.reached.note(kind, moment)
         for step in self._waiting.pop(kind, ()):
             who = self._role_meant_by(step.who, moment)
             if who is None:
                 continue
-            if step.kind in OF_NETWORK:  # before the message of that moment is on its way
+            if step.kind in OF_NETWORK:  # before the message of this moment is sent
                 self._befall(replace(step, who=who))
             else:
                 self.loop.call_when(self.loop.now, self._befall, replace(step, who=who), context=self.context)
@@ -685,12 +681,12 @@ class World:
         return role if role in self.actors or not who else None
 
     def _offered_to(self, moment: Moment) -> str:
-        """Return the role of the replica that is offered the lease, or ''."""
+        """Return the role of the replica that the lease is offered to, or ''."""
         to = text(moment.said.removeprefix(OFFER))
         return next((one.role for one in self.replicas() if to and one.replica_id == to), "")
 
     def replicas(self) -> list[Replica]:
-        """Return all replicas, alive or not."""
+        """Return all replicas, dead ones included."""
         return [actor for actor in self.actors.values() if isinstance(actor, Replica)]
 
     def _befall(self, step: Step) -> None:
@@ -704,7 +700,7 @@ class World:
         fault.effect(self, step)
 
     def heal(self) -> None:
-        """End all faults: who is there goes on, who is not is started."""
+        """End all faults: continue paused processes, and start missing ones."""
         self.healed = True
         self.troubled_until = self.loop.now
         self.say("Nothing befalls anybody any more.")
@@ -728,13 +724,13 @@ class World:
         self.operate("resume", lambda: self.operators.set_paused(False))
 
     def end(self) -> None:
-        """Drop everything."""
+        """Forget the whole state."""
         self.over = True
         take_down(self.loop)
 
     @property
     def recovers_itself(self) -> bool:
-        """Tell whether workers recover by themselves."""
+        """Return whether workers recover by themselves."""
         return self.recovery != REAPER
 
 

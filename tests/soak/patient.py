@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
-from workers.protocol.meaning import NoMasterError, SlotMovedError, is_failover_error, is_outage
+from workers.protocol.meaning import NoMasterError, NotSentError, is_failover_error, is_outage
 
 PATIENCE_S = 60.0
 """Longer than any failover of a drill."""
@@ -64,4 +64,4 @@ async def _until_answered(send: Callable[[], Awaitable[_T]], *, adds: bool) -> _
 
 def _changed_nothing(error: Exception) -> bool:
     """Tell whether nothing was sent, or all of it refused."""
-    return isinstance(error, NoMasterError | SlotMovedError) or is_failover_error(error)
+    return isinstance(error, NoMasterError | NotSentError) or is_failover_error(error)

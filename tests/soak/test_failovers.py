@@ -27,6 +27,7 @@ async def _played(processes: Processes, report: Path, *options: str) -> dict[str
 
 
 @pytest.mark.processes
+@pytest.mark.matrix
 async def test_a_master_whose_replicas_are_behind_takes_jobs_along_and_the_ledger_knows_which(
     processes: Processes, tmp_path: Path
 ) -> None:

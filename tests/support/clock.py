@@ -1,11 +1,14 @@
 """The adjustable clock of a test's Redis server, by a small preloaded library (``clock_shim.c``)."""
 
+import atexit
 import os
 import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from workers.protocol.errors import StreamReaperError
@@ -25,11 +28,10 @@ class ServerClock:
     """
 
     def __init__(self, folder: Path, *, stands: bool = False) -> None:
-        """Build the library in ``folder``. Raises NoClockError where there is no C compiler, or it is no Linux."""
+        """Keep the clock in ``folder``. Raises NoClockError where there is no C compiler, or it is no Linux."""
         self._stands = stands
-        self._library, self._offset = folder / "clock_shim.so", folder / "clock_offset"
+        self._library, self._offset = _library(), folder / "clock_offset"
         self.step_to(0)
-        _build(self._library)
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -68,13 +70,19 @@ def _compiler() -> str | None:
     return next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
 
 
-def _build(library: Path) -> None:
+@cache
+def _library() -> Path:
+    """Build the library, once in a process."""
     compiler = _compiler()
     if compiler is None:
         raise NoClockError(
             "A server's clock can only be set on Linux with a C compiler (cc, gcc or clang) on the PATH."
         )
+    folder = tempfile.mkdtemp(prefix="clock-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    library = Path(folder) / "clock_shim.so"
     words = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(SOURCE)]
     built = subprocess.run(words, capture_output=True, text=True, check=False)
     if built.returncode:
         raise NoClockError(f"{compiler} does not build the library that sets a server's clock: {built.stderr[-1_000:]}")
+    return library

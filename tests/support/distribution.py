@@ -13,10 +13,18 @@ from pathlib import Path
 from xdist.scheduler import LoadScopeScheduling
 
 _SERVER = re.compile(r"[-\[]((?:valkey-)?\d+\.\d+\.\d+)[-\]]")
-_EACH_BY_ITSELF = {"test_stories"}
+_EACH_BY_ITSELF = {"test_stories", "test_explorer"}
 """Files whose tests share nothing, and compute for long."""
 _PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
 _SPARK_FILES = {file.stem for file in _PIPELINE.glob("test_*.py") if "SparkSession" in file.read_text()}
+
+_LONG = {"test_soak", "test_drill", "test_quick_start", "test_sharing", "test_explorer"}
+"""Other files whose tests take long. At the end of a run, all processes would wait for one of them."""
+
+
+def begins_early(path: Path) -> tuple[bool, bool]:
+    """Return the sort key of a file. The files with the greatest key begin first."""
+    return uses_spark(path), path.stem in _LONG
 
 
 def uses_spark(path: Path) -> bool:

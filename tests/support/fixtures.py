@@ -25,7 +25,8 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch.setattr)
 
 
-def _server_clock(folder: Path, *, stands: bool) -> ServerClock:
+def server_clock(folder: Path, *, stands: bool) -> ServerClock:
+    """Return the clock of servers that are started with its environment. Skips where there is no C compiler."""
     try:
         return ServerClock(folder, stands=stands)
     except NoClockError as error:
@@ -36,11 +37,5 @@ def _server_clock(folder: Path, *, stands: bool) -> ServerClock:
 
 @pytest.fixture
 def clock(tmp_path: Path) -> ServerClock:
-    """The clock of servers that are started with its environment; skips where there is no C compiler."""
-    return _server_clock(tmp_path, stands=False)
-
-
-@pytest.fixture
-def standing_clock(tmp_path: Path) -> ServerClock:
-    """The same, which stands where the test puts it."""
-    return _server_clock(tmp_path, stands=True)
+    """A clock that goes on."""
+    return server_clock(tmp_path, stands=False)

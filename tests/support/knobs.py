@@ -17,6 +17,8 @@ from workers.loop.heartbeat import Heartbeat
 OFTEN_S = 0.1
 HURRY = {"HURRY": "1"}
 """In the environment of a program that calls `hurry_if_asked`."""
+REFRESHING = {"REFRESH_S": "0.5"}
+"""The same, for a program whose worker reads the group settings so often."""
 
 
 class Set(Protocol):
@@ -54,3 +56,5 @@ def hurry_if_asked() -> None:
     """Do so where the environment says it."""
     if "HURRY" in os.environ:
         hurry()
+    if "REFRESH_S" in os.environ:
+        membership.REFRESH_S = float(os.environ["REFRESH_S"])

@@ -1,14 +1,15 @@
-"""Starts this Python's programs from a process that has the libraries loaded already, each as a process of its own.
+"""Starts this Python's programs from a process that has their modules loaded already, each as a process of its own.
 
 Half of the suite's CPU time was the same half second again and again, a new interpreter that imports redis, pydantic,
-anyio and OpenTelemetry. A nursery reads them once and forks. It does not read our own modules. Each program imports
-those itself, in its own environment and directory, as in any other process.
+anyio, OpenTelemetry and the product. A nursery reads them once and forks. Programs of tests read their own modules and
+the reaper's, because some replace parts of it before its commands are imported.
 
 A program is a child of the tests' process, not of the nursery. It is forked twice, and the tests' process adopts
 orphans (``PR_SET_CHILD_SUBREAPER``). Programs that need a different start begin in the usual way. See `Nursery.takes`.
 """
 
 import ctypes
+import gc
 import json
 import os
 import runpy
@@ -152,26 +153,36 @@ def _become(request: dict[str, object], output: int, adoptive: int) -> list[str]
     os.close(output)
     os.environ.clear()
     os.environ.update(environment)
+    failpoints = sys.modules["reaper.failpoints"]
+    failpoints._DIRECTORY = os.environ.get(failpoints.ENVIRONMENT_VARIABLE)  # type: ignore[attr-defined]  # read once
+    if str(words[1]).startswith("tests."):
+        _forget("reaper")
     return words
 
 
-def _load_libraries() -> None:
-    """Read what our programs read, and forget our own modules."""
+def _load_modules() -> None:
+    """Read what our programs read."""
 
+    import reaper.cli.main
     import reaper.process
     import reaper.web.app  # noqa: F401
     import workers.cli
     import workers.program
     import workers.telemetry.sdk  # noqa: F401
 
-    for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
+    _forget("tests")
+    gc.freeze()
+
+
+def _forget(package: str) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         del sys.modules[name]
 
 
 def _main() -> None:
     descriptor, adoptive = int(sys.argv[1]), int(sys.argv[2])
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    _load_libraries()
+    _load_modules()
     line = socket.socket(fileno=descriptor)
     words = _serve(line, adoptive)
     if words is None:

@@ -22,6 +22,7 @@ class PacedSettings(ReaperSettings):
     tick_interval: Seconds | None = None
     registration_interval: Seconds | None = None
     heartbeat_interval: Seconds | None = None
+    discovery_interval: Seconds | None = None
 
     def tick_of(self, group: WatchedGroup) -> timedelta:
         """The time between two ticks of ``group``."""
@@ -38,6 +39,11 @@ class PacedSettings(ReaperSettings):
     def heartbeat(self) -> timedelta:
         """The time between two heartbeats."""
         return self.heartbeat_interval or super().heartbeat
+
+    @property
+    def discovery(self) -> timedelta:
+        """The given time, or the product's."""
+        return self.discovery_interval or super().discovery
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.support.nursery import Nursery
 from tests.support.patience import PATIENCE_S
 from tests.support.waiting import happens, wait_until
-from workers.testing.processes import Child, Ending, launch
+from workers.testing.processes import Child, launch
 
 ROOT = Path(__file__).resolve().parents[2]
 _SETTINGS = ("REAPER_", "REDIS_URL")
@@ -19,7 +20,7 @@ _SETTINGS = ("REAPER_", "REDIS_URL")
 class Running(Child):
     """One child process of a test. Its stdout and stderr go to one file, in the order written."""
 
-    def __init__(self, name: str, process: Ending, printed_to: Path) -> None:
+    def __init__(self, name: str, process: Any, printed_to: Path) -> None:
         super().__init__(process)
         self.name = name
         self._printed_to = printed_to
@@ -98,7 +99,7 @@ class Processes:
         environment = _clean_environment() | dict(env or {})
         python, *words = argv
         with printed_to.open("wb") as output:
-            process: Ending
+            process: Any
             if self._nursery and python == sys.executable and self._nursery.takes(words, env or {}):
                 process = self._nursery.start(words, environment, output)
             else:

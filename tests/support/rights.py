@@ -14,7 +14,7 @@ from workers.protocol.messages import RecoveryMode
 from workers.protocol.scripts import COMMENT, put_together, script_text
 
 PROTOCOL, REAPER = "workers.protocol", "reaper"
-MOVES = [(PROTOCOL, name) for name in ("recover", "move_due", "keep_house", "look_at_group")]
+MOVES = [(PROTOCOL, name) for name in ("recover", "move_due", "maintain_group", "look_at_group")]
 READS = [(REAPER, name) for name in ("count_after", "find_scheduled", "inspect_layout")]
 SCRIPTS = {
     Role.PRODUCER: [(PROTOCOL, "enqueue")],
@@ -30,7 +30,7 @@ SCRIPTS = {
     Role.READ_ONLY: READS,
     Role.OPERATOR: [
         *READS,
-        *((REAPER, name) for name in ("pause_group", "forget_group", "redrive_dead_letters", "requeue", "watch")),
+        *((REAPER, name) for name in ("pause_group", "forget_group", "ready_again", "watch")),
     ],
 }
 """The scripts that each role runs. Embedded workers also run `MOVES`."""

@@ -20,11 +20,11 @@ FAILOVER_TIMEOUT_MS = 5_000
 class SentinelServer(RedisServer):
     """One Sentinel. Its settings are in a file, which it writes itself."""
 
-    def _launch(self, port: int) -> None:
+    def _command(self, port: int) -> list[str]:
         file = self.folder / "sentinel.conf"
         lines = [f"{name} {value}" for name, value in self.config.items()]
         file.write_text("\n".join([f"port {port}", "bind 127.0.0.1", f"dir {self.folder}", *lines, ""]))
-        self._start([str(self.binary), str(file), "--sentinel"])
+        return [str(self.binary), str(file), "--sentinel"]
 
     def _answers(self, port: int) -> bool:
         try:  # its INFO does not report loading

@@ -17,7 +17,7 @@ from redis.retry import Retry
 from tests.support.patience import PATIENCE_S, scaled
 from tests.support.ports import free_port
 from workers.testing import server as kit
-from workers.testing.server import START_POLL_S, Version, in_package, packaged_binaries, release_of, version_of
+from workers.testing.server import START_POLL_S, Version, packaged, release_of
 
 __all__ = [
     "FOLLOWS_AT_ONCE",
@@ -48,7 +48,7 @@ _PACKAGES = (
 
 def _packaged() -> Iterator[Path]:
     for package, pattern in _PACKAGES:
-        yield from in_package(package, pattern)
+        yield from packaged(package, pattern)
 
 
 def _named() -> Iterator[Path]:
@@ -64,6 +64,11 @@ def _on_path() -> Iterator[Path]:
             found = shutil.which(name, path=folder)
             if found:
                 yield Path(found)
+
+
+def version_of(binary: Path) -> Version:
+    """Return the version of a server's program, for example ``(7, 0, 15)``. Empty if it does not run."""
+    return release_of(binary)[1]
 
 
 def lane_of(binary: Path) -> str:
@@ -104,7 +109,7 @@ def newest_redis() -> Path:
 @cache
 def default_binary() -> Path:
     """Return the server that comes with the package, which every user has. Else, the oldest at hand."""
-    return next((binary for binary in packaged_binaries() if version_of(binary)), None) or binaries_at_hand()[0]
+    return next((binary for binary in packaged() if version_of(binary)), None) or binaries_at_hand()[0]
 
 
 class RedisServer(kit.RedisServer):

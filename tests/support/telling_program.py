@@ -10,9 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-OURS = ("reaper", "workers", "tests")
 SETTINGS = ("REAPER_", "REDIS_URL")
-AT_START = sorted(name for name in sys.modules if name.partition(".")[0] in OURS)
+AT_START = sorted(name for name in sys.modules if name.partition(".")[0] == "tests")
 
 
 def start_one_and_wait() -> None:
@@ -41,9 +40,9 @@ def main(what: str, *words: str) -> None:
             print("parent", os.getppid())
             print("main" if sys.modules["__main__"].main is main else "not main")
         case "modules":
-            for library in ("redis", "pydantic"):
-                print(library, library in sys.modules)
-            print("ours", AT_START)
+            for module in ("redis", "pydantic", "workers.worker"):
+                print(module, module in sys.modules)
+            print("tests", AT_START)
         case "random":
             print(random.random())
         case "waits":

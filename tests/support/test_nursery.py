@@ -42,8 +42,9 @@ async def test_it_has_its_own_words_environment_directory_session_and_parent(
     ]
 
 
-async def test_libraries_are_there_and_nothing_of_ours_is(processes: Processes) -> None:
-    assert await tell(processes, "modules") == ["redis True", "pydantic True", "ours ['tests', 'tests.support']"]
+async def test_modules_are_there_but_those_of_tests(processes: Processes) -> None:
+    told = ["redis True", "pydantic True", "workers.worker True", "tests ['tests', 'tests.support']"]
+    assert await tell(processes, "modules") == told
 
 
 async def test_two_of_them_draw_different_numbers(processes: Processes) -> None:

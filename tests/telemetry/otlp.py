@@ -15,15 +15,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 
 
 @dataclass(frozen=True, slots=True)
-class ReceivedLink:
-    """A link of a span."""
-
-    trace_id: str
-    span_id: str
-    attributes: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class ReceivedSpan:
     """One span as it was exported. IDs are hexadecimal. Moments are Unix nanoseconds."""
 
@@ -38,7 +29,6 @@ class ReceivedSpan:
     end_ns: int
     failed: bool
     attributes: Mapping[str, Any]
-    links: tuple[ReceivedLink, ...]
 
 
 @dataclass(slots=True)
@@ -81,9 +71,6 @@ def _span(service: str, span: ProtoSpan) -> ReceivedSpan:
         end_ns=span.end_time_unix_nano,
         failed=span.status.code == span.status.STATUS_CODE_ERROR,
         attributes=_read(span.attributes),
-        links=tuple(
-            ReceivedLink(link.trace_id.hex(), link.span_id.hex(), _read(link.attributes)) for link in span.links
-        ),
     )
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import anyio
 
-from workers import Job, Producer, Worker
+from workers import Job, Producer, Reject, Worker
 from workers.telemetry.setup import exported
 
-worker = Worker("orders", "billing")
+worker, batches = Worker("orders", "billing"), Worker("orders", "billing")
 
 
 @worker.handler
@@ -25,6 +25,12 @@ async def handle(job: Job) -> None:
         await anyio.sleep(float(job.fields[b"waits"]))
     if b"fails" in job.fields and job.deliveries <= int(job.fields[b"fails"]):
         raise ValueError("as told")
+
+
+@batches.batch_handler(size=2, wait=5)
+async def handle_batch(jobs: list[Job]) -> list[Reject | None]:
+    """Reject the jobs whose field says so."""
+    return [Reject("as told") if job.text("rejects") == "1" else None for job in jobs]
 
 
 async def produce(url: str, pairs: Sequence[str]) -> None:

@@ -26,10 +26,10 @@ class Scene:
     def _env(self) -> dict[str, str]:
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.received.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "200", **self.env}
 
-    async def worker(self, *flags: str) -> Running:
-        """Start a worker and wait until it works."""
+    async def worker(self, *flags: str, attribute: str = "worker") -> Running:
+        """Start a worker of the program and wait until it works."""
         running = self.processes.worker(
-            f"{PROGRAM}:worker", "--redis-url", self.server.url, *VISIBILITY, *flags, env=self._env
+            f"{PROGRAM}:{attribute}", "--redis-url", self.server.url, *VISIBILITY, *flags, env=self._env
         )
         await running.prints("worker started")
         return running
@@ -49,12 +49,10 @@ class Scene:
         assert await running.wait() == 0, running.output
         return (await running.prints(r"enqueued (\w+)"))[1]
 
-    async def redrive(self, *flags: str, told: bool = True) -> None:
-        """Run ``reaper dead-letters redrive --all``. Without ``told``, telemetry is off for it."""
-        words = ("dead-letters", "redrive", "orders/billing", "--all", *flags)
-        running = self.processes.python(
-            "-m", "reaper", *words, "--redis-url", self.server.url, env=self._env if told else {}, name="redrive"
-        )
+    async def redrive(self) -> None:
+        """Run ``reaper dead-letters redrive --all``."""
+        words = ("dead-letters", "redrive", "orders/billing", "--all", "--redis-url", self.server.url)
+        running = self.processes.python("-m", "reaper", *words, name="redrive")
         assert await running.wait() == 0, running.output
 
     async def spans(self, job: str, *names: str) -> list[ReceivedSpan]:
@@ -69,37 +67,27 @@ class Scene:
 
 
 def trace_of(received: Received, job: str) -> list[ReceivedSpan]:
-    """Return the spans about a job in the trace and in its linked traces."""
+    """Return the spans of the trace of a job."""
     spans = list(received.spans)
     traces = {span.trace_id for span in spans if span.attributes.get("reaper.job.id") == job}
-    traces |= {span.trace_id for span in spans if any(link.trace_id in traces for link in span.links)}
-    traces |= {link.trace_id for span in spans if span.trace_id in traces for link in span.links}
     return sorted((span for span in spans if span.trace_id in traces), key=lambda span: (span.start_ns, span.end_ns))
 
 
 def dangling(spans: Sequence[ReceivedSpan]) -> list[str]:
-    """Return parents and links that lead nowhere."""
+    """Return parents that lead nowhere."""
     there = {(span.trace_id, span.span_id) for span in spans}
-    parents = [
+    return [
         f"{span.name}: parent {span.parent_id}"
         for span in spans
         if span.parent_id and (span.trace_id, span.parent_id) not in there
     ]
-    links = [
-        f"{span.name}: link {link.attributes} {link.span_id}"
-        for span in spans
-        for link in span.links
-        if (link.trace_id, link.span_id) not in there
-    ]
-    return parents + links
 
 
 def told_of(span: ReceivedSpan, spans: Sequence[ReceivedSpan]) -> tuple[Any, ...]:
-    """Return a span in the form that tests compare, which is its process, name, parent and links."""
+    """Return a span in the form that tests compare, which is its process, name, kind and parent."""
     names = {(other.trace_id, other.span_id): _short(other) for other in spans}
     parent = names.get((span.trace_id, span.parent_id), span.parent_id)
-    links = sorted(names.get((link.trace_id, link.span_id), "?") for link in span.links)
-    return (span.service, _short(span), span.kind, parent, links)
+    return (span.service, _short(span), span.kind, parent)
 
 
 def _short(span: ReceivedSpan) -> str:

@@ -43,12 +43,13 @@ def test_of_what_a_replica_recovers(latency: Recorded, monkeypatch: pytest.Monke
         max_deliveries=3,
         redelivery=Redelivery.STREAM,
     )
-    GroupTelemetry(group).recovered(ROWS, 0)
+    GroupTelemetry(group).recovered(ROWS)
     assert latency.values == [0.0, 1.5]
 
 
-def test_of_what_embedded_workers_recover(latency: Recorded) -> None:
-    told = WorkerTelemetry(WorkerSettings(stream="orders", group="billing"), "w.1", traces=False, measures=True)
+def test_of_what_embedded_workers_recover(latency: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.telemetry.names.is_measuring", lambda: True)
+    told = WorkerTelemetry(WorkerSettings(stream="orders", group="billing"), "w.1")
     for row in ROWS:
         told.recovered(row, VISIBILITY_S)
     assert latency.values == [0.0, 1.5]

@@ -30,7 +30,7 @@ async def test_of_many_groups_only_the_worst_are_on_the_page(server: RedisServer
             return found if (counts.get("held"), counts.get("problems")) == (40, {"refused": 1}) else None
 
         found = await wait_until(all_held, "the replica says that it holds all groups, and that one is missing")
-        assert (len(found["groups"]), found["left_out"], found["replicas"][0]["holds"]) == (20, 20, 40)
+        assert (len(found["groups"]), found["left_out"], found["replicas"][0]["held"]) == (20, 20, 40)
         assert [group["group"] for group in found["groups"] if not group["main"]["exists"]] == ["mail-00/sender"]
         assert {(one["group"], one["trouble"]) for one in found["problems"]} == {("mail-00/sender", "refused")}
         word: Any = await client.hget(NAMESPACE.replicas, served.reaper.replica_id)
@@ -41,7 +41,7 @@ async def test_of_many_groups_only_the_worst_are_on_the_page(server: RedisServer
 
 
 async def _overview(served: Served) -> Any:
-    reply = await served.get("/api/overview")
+    reply = await served.get("/status")
     assert reply.code == 200
     return reply.data
 
@@ -82,7 +82,7 @@ async def test_an_observer_shows_a_group_whose_workers_recover_by_themselves(
 
 async def test_replicas_and_the_holder_are_told(served: Served) -> None:
     found = await _overview(served)
-    assert [(one["id"], one["holds"]) for one in found["replicas"]] == [(served.reaper.replica_id, 1)]
+    assert [(one["id"], one["held"]) for one in found["replicas"]] == [(served.reaper.replica_id, 1)]
     assert [(one["served_by"], one["token"]) for one in found["groups"]] == [(served.reaper.replica_id, 1)]
 
 
@@ -103,7 +103,7 @@ async def test_who_only_looks_changes_nothing(served: Served, client: Redis) -> 
     await wait_until(lambda: client.exists(KEYS.agreement), "a replica has taken the group")
     keys = {key async for key in client.scan_iter()}
     before = await client.xrange(KEYS.dead)
-    for path in ("/", "/api/overview", "/api/job?id=x", "/status", "/readyz"):
+    for path in ("/", "/status", "/api/job?id=x", "/readyz"):
         await served.get(path)
     assert await client.xrange(KEYS.dead) == before
     assert {key async for key in client.scan_iter()} == keys
@@ -125,7 +125,7 @@ async def test_the_page_may_not_be_framed_or_kept(served: Served) -> None:
     assert (headers["cache-control"], headers["referrer-policy"]) == ("no-store", "no-referrer")
 
 
-@pytest.mark.parametrize("path", ["/", "/api/overview", "/api/job", "/api/pause", "/api/redrive"])
+@pytest.mark.parametrize("path", ["/", "/status", "/api/job", "/api/pause", "/api/redrive"])
 async def test_nothing_can_be_sent(served: Served, path: str) -> None:
     reply = await request(served.port, path, method="POST", body="{}", Content_Type="application/json")
     assert reply.code in (404, 405)

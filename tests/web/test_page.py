@@ -115,7 +115,7 @@ async def test_the_policy_stops_scripts_that_got_in_all_the_same(tab: Tab) -> No
 async def test_a_job_tells_its_story(tab: Tab) -> None:
     await tab.shows("recoveries", "order-4712")
     await tab.type("job", "order-4712" + Keys.ENTER)
-    await tab.shows("job-told", "a worker reads it: 4 jobs are ready there")
+    await tab.shows("job-told", "a worker reads it: 4 jobs are ready")
     told = await tab.text("job-told")
     assert "recovered" in told
     assert "orders/billing: order-4712 ready" in told

@@ -69,7 +69,7 @@ async def test_a_replica_that_holds_a_group_is_alive_and_ready(served: Served) -
 async def test_status_is_what_the_command_prints(served: Served, reaper_command: Command) -> None:
     printed = (await reaper_command("status", "-o", "json", "--groups", "orders/billing")).data
     answered = (await served.get("/status")).data
-    assert answered.keys() == printed.keys()
+    assert answered.keys() == {*printed, "recoveries"}
     assert [one["id"] for one in answered["replicas"]] == [served.reaper.replica_id]
 
 
@@ -279,7 +279,7 @@ async def test_pages_that_wait_for_redis_keep_no_probe_waiting(served: Served, m
     release, held = threading.Event(), threading.Semaphore(0)
 
     async def hold(vitals: ReaperVitals) -> dict[str, str]:
-        async with connection_of_ones_own(vitals._client):
+        async with connection_of_ones_own(vitals._overview._client):
             held.release()
             await wait_until(release.is_set, "it may end")
         return {}
@@ -301,8 +301,8 @@ async def test_metrics_are_what_the_telemetry_registers(served: Served, monkeypa
 
 
 async def test_a_name_that_only_points_here_learns_nothing(served: Served) -> None:
-    assert (await served.get("/api/overview", Host="evil.example")).code == 400
-    assert (await served.get("/api/overview", Host="localhost:1")).code == 200
+    assert (await served.get("/status", Host="evil.example")).code == 400
+    assert (await served.get("/status", Host="localhost:1")).code == 200
 
 
 async def test_it_can_be_served_on_the_other_loopback_address(server: RedisServer, client: Redis) -> None:
@@ -348,7 +348,7 @@ def test_only_the_loopback_interface_is_private(host: str, loopback: bool) -> No
 
 
 async def _let_in(client: Redis, server: RedisServer, role: Role, *changes: str) -> str:
-    words = rules_of(role, RecoveryMode.REAPER, [KEYS], [NAMESPACE]).words()
+    words = rules_of(role, RecoveryMode.REAPER, [KEYS], [NAMESPACE]).words
     await client.execute_command("ACL", "SETUSER", "restricted", "reset", "on", ">p", *words, *changes)
     return f"redis://restricted:p@127.0.0.1:{server.port}/0"
 

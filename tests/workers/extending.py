@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from workers.protocol.calls.moves import Beating, Life, Moves
+from workers.protocol.calls.moves import HeartbeatAnswer, HeartbeatEntry, Moves
 
 _extended: list[str] = []
 
@@ -15,18 +15,20 @@ def note_extensions(monkeypatch: pytest.MonkeyPatch) -> None:
     _extended.clear()
     run, run_blocking = Moves.extend, Moves.extend_blocking
 
-    def note(items: Sequence[Beating], lives: Sequence[Life]) -> None:
+    def note(items: Sequence[HeartbeatEntry], lives: Sequence[HeartbeatAnswer]) -> None:
         for item, life in zip(items, lives, strict=True):
-            if life is Life.EXTENDED:
+            if life is HeartbeatAnswer.EXTENDED:
                 _extended.append(item.entry_id.decode())
 
-    async def noting(self: Moves, client: Any, source: str, items: Iterable[Beating], *, consumer: str) -> Any:
+    async def noting(self: Moves, client: Any, source: str, items: Iterable[HeartbeatEntry], *, consumer: str) -> Any:
         batch = list(items)
         at_ms, lives = await run(self, client, source, batch, consumer=consumer)
         note(batch, lives)
         return at_ms, lives
 
-    def noting_blocking(self: Moves, client: Any, source: str, items: Iterable[Beating], *, consumer: str) -> Any:
+    def noting_blocking(
+        self: Moves, client: Any, source: str, items: Iterable[HeartbeatEntry], *, consumer: str
+    ) -> Any:
         batch = list(items)
         at_ms, lives = run_blocking(self, client, source, batch, consumer=consumer)
         note(batch, lives)

@@ -334,8 +334,6 @@ def test_batch_handlers_that_cannot_be(server: RedisServer) -> None:
     for wrong in ({"size": 0}, {"size": 10_001}, {"wait": -1}, {"wait": 11}):
         with pytest.raises(ConfigurationError, match="invalid batch handler"):
             worker.batch_handler(**wrong)
-    with pytest.raises(ConfigurationError, match="job_type_field"):
-        worker.batch_handler("mail")
     with pytest.raises(ConfigurationError, match="yield"):
         worker.batch_handler()(generate)
     worker.batch_handler()(handle)

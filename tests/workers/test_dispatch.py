@@ -112,12 +112,6 @@ def test_what_cannot_be_registered_is_refused_with_a_sentence_and_changes_nothin
     assert isinstance(run_handler(worker, {"kind": "a"}), Failed)
 
 
-def test_a_type_without_the_field_that_holds_it_is_refused_where_it_is_registered() -> None:
-    worker = Worker("orders", "billing")
-    with pytest.raises(ConfigurationError, match=r"type 'mail', but the field of the type is unknown.*job_type_field"):
-        worker.handler("mail")
-
-
 def test_the_field_may_come_from_settings_that_the_program_made() -> None:
     worker = Worker(settings=WorkerSettings(stream="orders", group="billing", job_type_field="kind"))
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import functools
 import sys
-import types
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -96,7 +95,6 @@ GENERATORS: dict[str, Any] = {
     "partial of a partial of an async one": functools.partial(functools.partial(generate_async)),
     "callable object": Callables.Generating(),
     "async callable object": Callables.GeneratingAsync(),
-    "partial of a callable object": functools.partial(Callables.Generating()),
     "method": Callables().generate,
     "static method": Callables.generate_static,
     "decorated": logged(generate),
@@ -128,22 +126,6 @@ def test_what_can_do_no_work_is_refused_when_it_is_registered(handler: Any, sent
         Worker("orders", "billing").handler(handler)
 
 
-class SelfWrapped:
-    """Says that it wraps itself, as objects do that answer to every name."""
-
-    @property
-    def __wrapped__(self) -> "SelfWrapped":
-        return self
-
-    def __call__(self, _job: Job) -> None:
-        """Return at once."""
-
-
-@types.coroutine
-def coroutine_of_the_old_kind(_job: Job) -> Generator[Any, Any, None]:
-    yield from asyncio.sleep(0).__await__()
-
-
 @pytest.mark.parametrize(
     "handler",
     [
@@ -155,8 +137,6 @@ def coroutine_of_the_old_kind(_job: Job) -> Generator[Any, Any, None]:
         functools.partial(print, "x"),
         [].append,
         consumed(generate),
-        SelfWrapped(),
-        coroutine_of_the_old_kind,
     ],
 )
 async def test_everything_else_is_taken_and_run(handler: Handler) -> None:

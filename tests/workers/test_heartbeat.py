@@ -11,7 +11,6 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.conftest import StartProxy
-from tests.support.ports import free_port
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until, wait_until_here
@@ -32,7 +31,6 @@ from tests.workers.scene import (
 from workers import Job
 from workers.loop.heartbeat import MAX_BATCH_BYTES, _batches
 from workers.protocol.calls.moves import ACK, EXTEND
-from workers.protocol.connection import blocking_client
 from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
@@ -129,27 +127,6 @@ async def test_what_runs_is_extended_where_the_server_takes_no_more_clients(serv
         handler.gate.set()
 
     assert (worker.counts.acked, worker.counts.refused) == (1, 0)
-
-
-@extending
-async def test_what_runs_is_extended_where_the_thread_alone_gets_no_contact(
-    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nobody = f"redis://127.0.0.1:{free_port()}/0"
-    monkeypatch.setattr(
-        "workers.loop.heartbeat_thread.blocking_client", lambda _, **options: blocking_client(nobody, **options)
-    )
-    handler = Holding()
-    ids = await enqueue(client, 1, 2)
-    worker = make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, concurrency=4)
-    async with running(worker):
-        for job_id in ids:
-            await wait_until(extended(job_id, 6), "what runs was extended all the same")
-        await steal(client, ids[0])
-        await wait_until(lambda: handler.ended == [(1, "cancelled")], "what is lost is let go")
-        handler.gate.set()
-
-    assert (worker.counts.acked, worker.counts.refused) == (1, 1)
 
 
 @extending

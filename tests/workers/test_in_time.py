@@ -21,7 +21,7 @@ from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.isolation import Isolation
 from workers.loop.membership import Membership
 from workers.loop.runner import Runner
-from workers.protocol.calls.moves import Life
+from workers.protocol.calls.moves import HeartbeatAnswer
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.runtime.clock import going_by, monotonic
 from workers.runtime.redis_failures import RedisFailures
@@ -51,13 +51,13 @@ def clock() -> Iterator[Clock]:
 class Redis:
     """Extends deliveries. It answers after ``takes_s``, with success or with ``answer``."""
 
-    def __init__(self, clock: Clock, takes_s: float = 0.0, answer: Life = Life.EXTENDED) -> None:
+    def __init__(self, clock: Clock, takes_s: float = 0.0, answer: HeartbeatAnswer = HeartbeatAnswer.EXTENDED) -> None:
         self._clock = clock
         self._takes_s = takes_s
         self._answer = answer
         self.asked = 0
 
-    async def extend(self, *_words: Any, **_more: Any) -> tuple[int, list[Life]]:
+    async def extend(self, *_words: Any, **_more: Any) -> tuple[int, list[HeartbeatAnswer]]:
         self.asked += 1
         self._clock.now += self._takes_s
         return round(self._clock.now * 1000), [self._answer]
@@ -111,7 +111,7 @@ def context_of(held: Delivery, redis: Redis) -> Any:
         membership=membership,
         calls=calls_of(redis),
         reporter=reporter,
-        telemetry=None,
+        telemetry=SimpleNamespace(traces=False, lost_ended=lambda _job: None),
     )
 
 
@@ -125,7 +125,7 @@ async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(cloc
     held = hold(redis)
     clock.now += 10.0
     asked_at = monotonic()
-    assert await held.source.extend(held)
+    assert await held.extend()
     assert (held.proven, monotonic()) == (asked_at, asked_at + 4.0)
 
 
@@ -148,7 +148,7 @@ async def test_what_was_not_proved_for_half_a_visibility_timeout_is_asked_for_be
 ) -> None:
     """After a long blocking read, its deliveries are proven as lately as those that are extended beside it
     (5304614)."""
-    redis = Redis(clock, answer=Life.REJECTED)
+    redis = Redis(clock, answer=HeartbeatAnswer.REJECTED)
     held = hold(redis)
     clock.now += VISIBILITY_S / 2 + late_s
     assert await perform(held, redis) == ((0, 1, 1) if late_s < 0 else (1, 0, 0))
@@ -157,7 +157,7 @@ async def test_what_was_not_proved_for_half_a_visibility_timeout_is_asked_for_be
 class NoGroup(Redis):
     """A Redis that lacks the stream a few times, and then extends."""
 
-    async def extend(self, *words: Any, **more: Any) -> tuple[int, list[Life]]:
+    async def extend(self, *words: Any, **more: Any) -> tuple[int, list[HeartbeatAnswer]]:
         if self.asked < 3:
             self.asked += 1
             raise ResponseError("NOGROUP No such key 'orders' or consumer group 'billing'")
@@ -225,7 +225,7 @@ def beats_of(heartbeat: Heartbeat, clock: Clock, *, answers: bool, counts_all: b
         if isinstance(step, Extending):
             if step.items or counts_all:
                 extended.append(clock.now - began)
-            step = steps.send((round(clock.now * 1000), [Life.EXTENDED] * len(step.items)))
+            step = steps.send((round(clock.now * 1000), [HeartbeatAnswer.EXTENDED] * len(step.items)))
         else:
             clock.now += step
             step = next(steps)
@@ -334,6 +334,6 @@ async def test_a_timeout_that_is_lowered_during_a_heartbeat_is_followed_by_anoth
     beside = hold(redis, 2, held.source)
     beside.proven = clock.now - 0.2
     context.membership.timeout_changed = clock.now - 0.1
-    step = steps.send((round(clock.now * 1000), [Life.EXTENDED]))
+    step = steps.send((round(clock.now * 1000), [HeartbeatAnswer.EXTENDED]))
     assert isinstance(step, Extending), "it beats again at once"
     assert [item.entry_id for item in step.items] == [beside.raw_entry_id]

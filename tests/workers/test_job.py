@@ -10,12 +10,7 @@ from tests.workers.scene import KEYS, make_held, make_job
 from workers import InvalidFieldError, Job
 from workers.loop.in_flight import Source
 from workers.protocol.messages import (
-    COPY_FIELDS,
-    FIELD_HAND_BACKS,
-    FIELD_TIMEOUT_MS,
-    FIELD_WAITS,
     MAX_JOB_ID_BYTES,
-    read_metadata,
 )
 
 binary_pairs = st.lists(st.tuples(st.binary(max_size=12), st.binary(max_size=12)), min_size=1, max_size=8)
@@ -97,43 +92,6 @@ def test_metadata_of_a_redelivered_entry_is_read() -> None:
         1_600_000_000_000,
         {b"n": b"1"},
     )
-
-
-copied_values = st.one_of(
-    st.integers(0, 120).map(lambda n: b"%d" % n),
-    st.sampled_from([b"", b"007", b"-1", b"many", b"9" * 15, b"9" * 16, b"x" * MAX_JOB_ID_BYTES, b"x" * 257]),
-)
-other_pairs = st.lists(
-    st.tuples(
-        st.sampled_from([b"n", b"", *COPY_FIELDS, FIELD_TIMEOUT_MS, FIELD_WAITS, FIELD_HAND_BACKS]), copied_values
-    ),
-    max_size=3,
-)
-
-
-@given(other_pairs, st.tuples(*[copied_values] * len(COPY_FIELDS)), other_pairs, st.integers(1, 5))
-@example([(b"n", b"1")], (b"5-1", b"1", b"0", b"1700000000000", b"gone", b"1"), [], 3)
-@example([(FIELD_WAITS, b"2")], (b"5-1", b"1", b"0", b"1700000000000", b"gone", b"1"), [], 3)
-def test_a_copy_says_the_same_wherever_its_fields_stand(
-    before: list[tuple[bytes, bytes]], copied: tuple[bytes, ...], behind: list[tuple[bytes, bytes]], limit: int
-) -> None:
-    pairs = [*before, *zip(COPY_FIELDS, copied, strict=True), *behind]
-    known = read_metadata(b"9-9", pairs)
-
-    job = Job(SOURCE, b"9-9", flatten(pairs), 2, limit, 0)
-
-    assert (job.raw_id, job.deliveries, job.generation) == (
-        known.job_id,
-        min(known.deliveries, limit - 1) + 2,
-        known.generation,
-    )
-    assert (job.first_ms, job.copies, job.waits, job.is_as_produced) == (
-        known.first_ms,
-        known.copies,
-        known.waits,
-        False,
-    )
-    assert job.timeout_s == (known.timeout_ms / 1000 if known.timeout_ms else SOURCE.timeout_s)
 
 
 def test_a_job_from_the_retry_stream_still_belongs_to_its_stream() -> None:

@@ -34,7 +34,7 @@ def told_of(item: Delivery, mode: RecoveryMode, type_field: str = "", now_ms: in
     with going_by(lambda: NOW_S):
         data = DeliveryFacts(mode, type_field, lambda: now_ms).of_settlement(item)
     head = (b"event", b"acked", b"group", b"billing", b"entry", item.raw_entry_id)
-    words = [word if isinstance(word, bytes) else str(word).encode() for word in data]
+    words = [str(word).encode() for word in data]
     [event] = decode_entry(b"1-0", [*head, *words])
     return dict(event.data)
 

@@ -1,6 +1,5 @@
 """A worker reads the group settings, and registers itself there."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ from tests.workers.extending import extensions
 from tests.workers.scene import KEYS, enqueue, make_worker, running
 from tests.workers.test_heartbeat import LONG_S, Holding, extending, steal
 from workers import Worker
-from workers.loop.membership import CLOCK_JUMP_MS
-from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.messages import Redelivery
 
 pytestmark = pytest.mark.anyio
@@ -103,58 +100,3 @@ async def test_all_that_is_in_hand_is_extended_at_once_where_the_timeout_becomes
             "all are extended, also what was proven soon enough by the former timeout",
         )
         handler.gate.set()
-
-
-ENOUGH = 20
-"""A worker that does not know the server's new time after so many answers does not know that its clock was set."""
-
-
-async def learns(worker: Worker, answers: Callable[[], int], *, hours: int) -> bool:
-    """Set the server's clock, as far as the worker can tell. Return whether it learns the time."""
-    assert worker.process is not None
-    membership = worker.process._context.membership
-    right_ms = membership._clock_offset_ms
-    membership._clock_offset_ms += hours * 3_600_000  # as it was until now
-    answered = answers()
-
-    def is_right() -> bool:
-        return abs(membership._clock_offset_ms - right_ms) < CLOCK_JUMP_MS
-
-    await wait_until(lambda: is_right() or answers() >= answered + ENOUGH, "it has learnt the time", progress=answers)
-    return is_right()
-
-
-@extending
-@pytest.mark.parametrize("hours", [1, -1], ids=["set back", "set ahead"])
-async def test_a_beat_tells_that_the_servers_clock_was_set(server: RedisServer, client: Redis, hours: int) -> None:
-    handler, beats = Holding(), set[float]()
-    worker = make_worker(server.url, handler, visibility_timeout=3_600, **SELDOM)
-    await enqueue(client, 1)
-
-    def number_of_beats() -> int:
-        assert worker.process is not None
-        beats.update(held.proven for held in worker.process.in_hand())
-        return len(beats)
-
-    async with running(worker):
-        await wait_until(lambda: handler.started, "it runs, so the heartbeat asks")
-        assert await learns(worker, number_of_beats, hours=hours)
-        handler.gate.set()
-
-
-@pytest.mark.parametrize("hours", [1, -1], ids=["set back", "set ahead"])
-async def test_a_walk_tells_that_the_servers_clock_was_set(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch, hours: int
-) -> None:
-    walks, recover_page = 0, GroupMoves.recover_page
-
-    async def counted(*arguments: Any, **options: Any) -> Any:
-        nonlocal walks
-        answer = await recover_page(*arguments, **options)
-        walks += 1
-        return answer
-
-    monkeypatch.setattr(GroupMoves, "recover_page", counted)
-    worker = make_worker(server.url, accept, recovery="embedded", visibility_timeout=1, **SELDOM)
-    async with running(worker):
-        assert await learns(worker, lambda: walks, hours=hours)

@@ -26,7 +26,7 @@ from tests.support.dump import dump
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until, wait_until_here
-from workers import JobId, NewJob, Producer, SyncProducer, WorkerSettings, new_jobs
+from workers import JobId, NewJob, Producer, SyncProducer, new_jobs
 from workers.new_jobs import MAX_FIELDS, Fields
 from workers.outbox import CALL_JOBS
 from workers.producer import MAX_CALLS
@@ -155,12 +155,6 @@ async def test_nothing_to_enqueue_is_nothing_sent(orders: AProducer, client: Red
 
 
 # ---- the address
-
-
-async def test_settings_say_where_redis_is(server: RedisServer, client: Redis, make: Make) -> None:
-    async with make("orders", WorkerSettings(redis_url=server.url, stream="s", group="g")) as orders:
-        await orders.enqueue({"a": 1})
-    assert await client.xlen("orders") == 1
 
 
 @pytest.mark.parametrize(

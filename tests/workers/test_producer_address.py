@@ -46,7 +46,7 @@ async def test_an_error_after_the_write_never_says_that_nothing_was_written(serv
 
 @pytest.mark.parametrize("kind", [Producer, SyncProducer])
 def test_anything_else_is_no_address(kind: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"object is not a Redis address\. Give the producer a URL"):
+    with pytest.raises(ConfigurationError, match=r"is not a Redis address\. Give the producer a URL"):
         kind("orders", object())
 
 

@@ -21,14 +21,14 @@ from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import RecoveryMode
 
-pytestmark = [pytest.mark.anyio, pytest.mark.contract]
+pytestmark = pytest.mark.anyio
 
 USER = "restricted"
 
 
 async def restrict(client: Redis, server: RedisServer, *changes: str, mode: RecoveryMode = RecoveryMode.REAPER) -> str:
     """Make a user with a worker's rights and these ``changes``. Return the URL of its connection."""
-    words = rules_of(Role.WORKER, mode, [KEYS], []).words()
+    words = rules_of(Role.WORKER, mode, [KEYS], []).words
     await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words, *changes)
     return f"redis://{USER}:p@127.0.0.1:{server.port}/0"
 
@@ -142,7 +142,9 @@ async def test_a_worker_that_may_not_prove_its_life_does_not_begin(
 
     await enqueue(client, 1)
     url = await restrict(client, server, f"-{right}", mode=recovery)
-    with pytest.raises(UnreachableError, match=r"cannot join group orders/billing: .*`reaper acl` prints the rights"):
+    with pytest.raises(
+        UnreachableError, match=r"cannot join group orders/billing: .*`reaper acl` prints the permissions"
+    ):
         await make_worker(url, handle, recovery=recovery).run()
     assert await pending_of(client) == []
 
@@ -192,9 +194,7 @@ async def test_a_worker_that_may_not_adopt_reads_on(
     async def handle(job: Job) -> None:
         ran.append(job.id)
 
-    words = [
-        word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words() if "quarantine" not in word
-    ]
+    words = [word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words if "quarantine" not in word]
     await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words)
     url = f"redis://{USER}:p@127.0.0.1:{server.port}/0"
     async with running(make_worker(url, handle, refresh_s=0.05)) as worker:
@@ -204,10 +204,10 @@ async def test_a_worker_that_may_not_adopt_reads_on(
         await enqueue(client, 1, 2, 3)
         await wait_until(lambda: len(ran) == 3, "what is new is run")
         assert worker.process
-        assert any("taking over" in why for why in worker.process.refusals)
+        assert any("adopting" in why for why in worker.process.refusals)
         await change_rights(client, f"~{KEYS.quarantine}")
         await wait_for_settled(worker, 3)
-    assert len(errors_in(caplog, "Redis rejects a call", "taking over")) == 1
+    assert len(errors_in(caplog, "Redis rejects a call", "adopting")) == 1
 
 
 async def test_an_embedded_worker_that_may_not_claim_reads_on(
@@ -230,12 +230,12 @@ async def test_an_embedded_worker_that_may_not_claim_reads_on(
         assert worker.process
         process = worker.process
         await change_rights(client, "-xclaim")
-        await wait_until(lambda: any("stalls" in why for why in process.refusals), "recovery is refused")
+        await wait_until(lambda: any("recovering" in why for why in process.refusals), "recovery is refused")
         await enqueue(client, 1, 2, 3)
         await wait_until(lambda: len(ran) == 3, "what is new is run")
         await change_rights(client, "+xclaim")
         await wait_for_settled(worker, 4)
-    assert len(errors_in(caplog, "Redis rejects a call", "recovering what stalls")) == 1
+    assert len(errors_in(caplog, "Redis rejects a call", "recovering stalled deliveries")) == 1
 
 
 async def test_a_worker_whose_every_read_is_refused_says_so_once(

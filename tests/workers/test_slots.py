@@ -122,10 +122,8 @@ async def test_handlers_that_never_wait_cost_one_task(monkeypatch: pytest.Monkey
         started: list[None] = []
         start = slots._start_runner
         monkeypatch.setattr(slots, "_start_runner", lambda: started.append(start()))
-        for _ in range(3):
-            slots.put(jobs(50))
-            await slots.wait_until_idle()
-            await checkpoint()
+        slots.put(jobs(50))
+        await slots.wait_until_idle()
         slots.close()
 
     assert len(started) == 1
@@ -156,7 +154,7 @@ async def test_handlers_that_never_wait_and_take_long_run_one_a_turn(monkeypatch
     assert (ran, max(in_turns)) == (40, 1)
 
 
-async def test_of_many_runners_that_have_nothing_to_do_one_waits() -> None:
+async def test_runners_that_have_nothing_to_do_end() -> None:
     go = anyio.Event()
 
     async def perform(_job: Delivery, _runner: object, _now: float) -> float:
@@ -168,9 +166,8 @@ async def test_of_many_runners_that_have_nothing_to_do_one_waits() -> None:
         slots.put(jobs(8))
         await wait_until(lambda: runners_of(slots) == 8, "each has a runner")
         go.set()
-        await wait_until(lambda: runners_of(slots) == 1, "all but one have ended")
+        await wait_until(lambda: runners_of(slots) == 0, "all have ended")
         slots.close()
-        await wait_until(lambda: runners_of(slots) == 0, "it ends, too")
 
 
 async def test_a_job_put_while_all_wait_is_run_by_a_new_runner() -> None:
@@ -242,33 +239,6 @@ async def test_a_delivery_that_has_not_begun_is_left_to_another_runner() -> None
     assert ran == batch
 
 
-async def test_a_runner_that_waits_and_is_cancelled_is_replaced_when_there_is_something_to_do() -> None:
-    ran: list[Delivery] = []
-
-    async def perform(job: Delivery, _runner: object, _now: float) -> float:
-        ran.append(job)
-        return monotonic()
-
-    first, second, third = jobs(3)
-    async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 2, perform)
-        slots.put([first])
-        await wait_until(lambda: slots._one_waits, "one waits")
-        (runner,) = slots._runners
-        slots.put([second])  # it is called, and cancelled before it comes
-        runner.cancel()
-        await slots.wait_until_idle()
-        await wait_until(lambda: slots._one_waits, "another one waits")
-        (runner,) = slots._runners
-        runner.cancel()
-        await wait_until(lambda: runners_of(slots) == 0, "it has ended")
-        slots.put([third])
-        await slots.wait_until_idle()
-        slots.close()
-
-    assert ran == [first, second, third]
-
-
 async def test_a_scope_that_is_left_open_does_no_harm() -> None:
     ran: list[Delivery] = []
 
@@ -309,7 +279,7 @@ async def test_runners_end_with_their_group_and_start_nothing_any_more() -> None
         assert not slots.is_ending()
         tasks.cancel_scope.cancel()
 
-    assert ended == batch[:2]
+    assert set(ended) == set(batch[:2])
     assert runners_of(slots) == 0
 
 

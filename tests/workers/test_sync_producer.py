@@ -173,17 +173,19 @@ def test_a_client_whose_connections_are_all_in_use_says_so(server: RedisServer) 
     client.close()
 
 
-def test_what_is_idle_is_dropped_and_what_is_in_use_is_left_alone(server: RedisServer) -> None:
+def test_idle_connections_connect_anew_and_used_ones_are_left_alone(server: RedisServer) -> None:
     client = blocking_client(server.url, max_connections=3)
-    pool = client.connection_pool
+    pool: Any = client.connection_pool
     used, idle = pool.get_connection(), pool.get_connection()
     pool.release(idle)
+    before = idle._sock
     drop_idle_blocking(client, RedisConnectionError("max number of clients reached"))
-    assert idle.is_connected, "and could not be had again"
+    assert pool.get_connection()._sock is before, "because it could not connect again"
+    pool.release(idle)
     drop_idle_blocking(client, RedisConnectionError("away"))
-    assert (used.is_connected, idle.is_connected) == (True, False)
+    assert used.is_connected
     assert pool.get_connection() is idle
-    assert idle.is_connected
+    assert idle._sock not in (None, before)
     pool.release(idle)
     pool.release(used)
     assert client.ping()

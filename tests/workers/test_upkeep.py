@@ -13,7 +13,6 @@ from tests.scripts.scene import HOLDER, Scene
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.embedded import upkeep
 from workers.embedded.upkeep import LATEST_LOOK_S, RELEASE_POLL_S, Upkeep
-from workers.protocol.calls import Journal
 from workers.protocol.calls.group_moves import AGREEMENT, Authority, CleanupResult, DueMoves, GroupMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.upkeep.cleanup import GroupCleanup
@@ -22,7 +21,6 @@ pytestmark = pytest.mark.anyio
 
 OWNER = Authority(HOLDER, 7)
 """As the scene's lease has it."""
-JOURNAL, NO_JOURNAL = Journal(1, 1_000), Journal(0, 1_000)
 STALE = Refusal(RefusalKind.STALE, HOLDER)
 QUICK_S, SLOW_S = RELEASE_POLL_S
 NOTHING = DueMoves(quarantined=0, out=0, settled=0, jobs=())
@@ -157,8 +155,8 @@ async def scene(client: Redis) -> Scene:
 either = pytest.mark.parametrize("authority", [OWNER, AGREEMENT], ids=["a holder", "embedded workers"])
 
 
-def moves_of(scene: Scene, authority: Authority, journal: Journal = JOURNAL) -> GroupMoves:
-    return GroupMoves.of(scene.keys, journal, authority=authority)
+def moves_of(scene: Scene, authority: Authority, journal_limit: int = 1_000) -> GroupMoves:
+    return GroupMoves(scene.keys, journal_limit, authority)
 
 
 async def give_to(scene: Scene, authority: Authority) -> None:
@@ -200,8 +198,8 @@ async def test_whoever_may_keeps_house(scene: Scene, authority: Authority, caplo
     began = await scene.now_ms()
     while await scene.now_ms() < began + 3:
         pass
-    kept = await GroupCleanup(scene.client, moves_of(scene, authority), timedelta(milliseconds=1)).tidy()
-    assert kept == CleanupResult((b"silent",), is_remade=False, groups_lost=0)
+    kept = await GroupCleanup(scene.client, moves_of(scene, authority)).tidy(timedelta(milliseconds=1))
+    assert kept == CleanupResult((b"silent",), groups_lost=0)
     assert await scene.client.hget(scene.keys.agreement, "last_id") == last.encode()
     assert caplog.messages == ["deleted silent consumers: group=orders/billing consumers=1"]
 
@@ -215,8 +213,8 @@ async def test_nobody_else_may(scene: Scene, authority: Authority) -> None:
     await scene.enqueue(("job-1", 60_000, "n", 1))
     await scene.make_due(scene.keys.stream_schedule)
     before = await scene.state()
-    client, keys, moves = scene.client, scene.keys, moves_of(scene, authority, NO_JOURNAL)
-    refusals = [await moves.move_due(client), await GroupCleanup(client, moves, None).tidy()]
+    client, keys, moves = scene.client, scene.keys, moves_of(scene, authority, journal_limit=0)
+    refusals = [await moves.move_due(client), await GroupCleanup(client, moves).tidy(None)]
     assert refusals == [STALE] * 2
     await client.hdel(keys.agreement, "refused")  # it is counted
     assert await scene.state() == before

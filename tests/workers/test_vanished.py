@@ -22,7 +22,7 @@ from workers.loop.calls import DeliveryCalls
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.heartbeat_thread import Answer
 from workers.loop.in_flight import Delivery, Interruption, Source
-from workers.protocol.calls.moves import ACK, Life, Moves
+from workers.protocol.calls.moves import ACK, HeartbeatAnswer, Moves
 from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
@@ -185,7 +185,7 @@ async def test_what_vanished_is_asked_for_again_where_no_answer_came(
         assert worker.process is not None
         await client.xgroup_delconsumer(KEYS.stream, KEYS.group, worker.consumer)
         worker.process._heartbeat._learn(
-            worker.process.in_hand(), (round(time.time() * 1000), [Life.VANISHED]), monotonic()
+            worker.process.in_hand(), (round(time.time() * 1000), [HeartbeatAnswer.VANISHED]), monotonic()
         )
         await wait_until(lambda: pending_of(client), "it is ours again")
         handler.gate.set()
@@ -206,7 +206,7 @@ async def test_what_is_lost_between_its_end_and_the_answer_takes_nothing_else_wi
         await vanish(client, worker, "consumer")
         assert worker.process is not None
         (held,) = worker.process.in_hand()
-        worker.process._heartbeat._learn([held], (round(time.time() * 1000), [Life.VANISHED]), monotonic())
+        worker.process._heartbeat._learn([held], (round(time.time() * 1000), [HeartbeatAnswer.VANISHED]), monotonic())
         with anyio.fail_after(PATIENCE_S):
             await asking.asked.wait()
         handler.gate.set()
@@ -241,7 +241,7 @@ async def test_w6_nothing_is_held_again_while_a_settlement_has_no_answer(
             await ends.wait()
 
     monkeypatch.setattr(Moves, "hold", noted)
-    sent, reported = through.hold_request(runs(ACK)), list[Life]()
+    sent, reported = through.hold_request(runs(ACK)), list[HeartbeatAnswer]()
     learn = Heartbeat._learn
 
     def note(heartbeat: Heartbeat, batch: Sequence[Delivery], answer: Answer, asked_at: float) -> None:
@@ -253,7 +253,7 @@ async def test_w6_nothing_is_held_again_while_a_settlement_has_no_answer(
     async with running(make_worker(through.url, handle, **SETTINGS, refresh_s=0.1)) as worker:
         await sent.wait()
         await vanish(client, worker, "consumer")
-        await wait_until(lambda: reported.count(Life.VANISHED) >= 2, "heartbeats report that it vanished")
+        await wait_until(lambda: reported.count(HeartbeatAnswer.VANISHED) >= 2, "heartbeats report that it vanished")
         assert calls == []
         sent.release()
         await wait_until(lambda: holds(client, worker, 1), "it is held again once the settlement is answered")

@@ -64,7 +64,7 @@ class Autoclaim(WorkerPart):
         super().__init__(context)
         self._connection = KeptConnection(context.commands)
         self._quarantine_waits = quarantine_waits
-        self._moves = GroupMoves.of(context.settings.keys, context.journal)
+        self._moves = GroupMoves(context.settings.keys, context.journal_limit)
         self._walks = {source.key: Walk(source) for source in context.membership.both}
         self._not_before = 0.0
         self._waits_until = -inf
@@ -108,7 +108,6 @@ class Autoclaim(WorkerPart):
             return []
         if self._is_new(""):
             logger.warning("recovery resumed: %s", fields(group=self._settings.keys.pair))
-        self._membership.heard(page.server_ms, asked_at)
         self._advance(walk, page)
         if any(row.outcome is Outcome.QUARANTINED for row in page.results):
             self._quarantine_waits()
@@ -129,17 +128,15 @@ class Autoclaim(WorkerPart):
             walk.cursor = page.cursor
             walk.due_at = now + (0.0 if page.claimed or page.results else PAGE_PAUSE_S)
             return
-        if self._telemetry:
-            self._telemetry.walked(now - walk.began)
+        self._telemetry.walked(now - walk.began)
         visibility_s = self._membership.visibility_s
         spacing = min(max(visibility_s / SPACING_PART, SHORTEST_SPACING_S), LONGEST_SPACING_S)
         walk.due_at = max(now, min(walk.soonest, walk.began + visibility_s)) + random.uniform(0.5, 1) * spacing
         walk.cursor, walk.soonest = START, inf
 
     def _deliveries(self, source: Source, page: Page, asked_at: float) -> list[Delivery]:
-        max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         deliveries = [
-            Delivery(source, one.entry_id, one.fields, one.times_delivered, max_deliveries, now_ms, asked_at)
+            self._membership.delivery(source, one.entry_id, one.fields, one.times_delivered, asked_at)
             for one in page.claimed
         ]
         source.kept.difference_update(job.raw_entry_id for job in deliveries)
@@ -163,7 +160,7 @@ class Autoclaim(WorkerPart):
             )
         for row in page.results:
             self._report_row(source, row)
-            if self._telemetry and row.outcome in ENDED:
+            if row.outcome in ENDED:
                 self._telemetry.recovered(row, self._membership.visibility_s)
 
     def _report_row(self, source: Source, row: Recovered) -> None:

@@ -38,7 +38,7 @@ RELEASE_POLL_S = 0.02, 0.5
 HOUSE_INTERVAL_S = 30.0
 REFUSED_S = 0.5
 """Pause after a call that was rejected."""
-MOVING, TIDYING, LOOKING = "moving what is due", "keeping house", "looking at the group for the metrics"
+MOVING, TIDYING, LOOKING = "moving due jobs", "keeping house", "looking at the group for the metrics"
 
 
 class Upkeep(WorkerPart):
@@ -47,11 +47,11 @@ class Upkeep(WorkerPart):
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self._keys = context.settings.keys
-        self._moves = GroupMoves.of(self._keys, context.journal)
+        self._moves = GroupMoves(self._keys, context.journal_limit)
         self._hint = anyio.Event()
         self._poll_s = RELEASE_POLL_S[0]
         self._problem = ""
-        self._cleanup = GroupCleanup(context.commands, self._moves, context.settings.consumer_retention)
+        self._cleanup = GroupCleanup(context.commands, self._moves)
         self._gauges = GroupGauges(lambda: context.membership.recovers, dict)
 
     def wake(self) -> None:
@@ -137,11 +137,11 @@ class Upkeep(WorkerPart):
     # ---- the house
 
     async def _keep_house(self) -> Refusal | None:
-        kept = await self._cleanup.tidy()
+        kept = await self._cleanup.tidy(self._settings.consumer_retention)
         if isinstance(kept, Refusal):
             return kept
         self._reporter.works(TIDYING)
-        if kept.is_remade:
+        if self._cleanup.is_remade:
             self._reporter.group_was_lost()
         for consumer in kept.lost:
             self._reporter.consumer_was_lost(consumer)

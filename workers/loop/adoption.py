@@ -102,9 +102,8 @@ class Adoption(WorkerPart):
         )
         if not sweep.start and sweep in self._sweeps:
             self._sweeps.remove(sweep)
-        max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         return [
-            Delivery(sweep.source, one.entry_id, one.flat, one.times, max_deliveries, now_ms, asked_at)
+            self._membership.delivery(sweep.source, one.entry_id, one.flat, one.times, asked_at)
             for one in found
             if not sweep.source.comes_again(one.entry_id, one.times, asked_at)
         ]

@@ -6,28 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from workers.loop.in_flight import RUNNING, Delivery, Source
-from workers.protocol.calls.moves import Beating, Handling, Life, Moves
+from workers.protocol.calls.moves import HandlerState, HeartbeatAnswer, HeartbeatEntry, Moves
 from workers.protocol.connection import KeptConnection
 from workers.runtime.clock import monotonic
 
-PROVEN = frozenset({Life.EXTENDED, Life.PAYLOAD_GONE})
+PROVEN = frozenset({HeartbeatAnswer.EXTENDED, HeartbeatAnswer.PAYLOAD_GONE})
 """These answers prove that Redis got the heartbeat of the delivery."""
 
 
-def beating(job: Delivery, *, begins: bool = False) -> Beating:
+def beating(job: Delivery, *, begins: bool = False) -> HeartbeatEntry:
     """Return a delivery as a heartbeat reports it (rule W4). ``begins``: its handler is about to run."""
     runs = job.stage is RUNNING
-    state = Handling.BEGINS if begins or runs else Handling.WAITS
+    state = HandlerState.BEGINS if begins or runs else HandlerState.WAITS
     if runs and monotonic() >= job.runs_from:
-        state = Handling.RUNS
-    return Beating(job.raw_entry_id, job.times_delivered, state)
-
-
-def note(batch: Sequence[Delivery], lives: Sequence[Life], asked_at: float) -> None:
-    """Note the answers to a heartbeat that was sent at ``asked_at``. For any thread."""
-    for job, life in zip(batch, lives, strict=True):
-        if life in PROVEN:
-            job.proven = asked_at
+        state = HandlerState.RUNS
+    return HeartbeatEntry(job.raw_entry_id, job.times_delivered, state)
 
 
 @dataclass(slots=True)
@@ -46,19 +39,15 @@ class DeliveryCalls:
 
     async def prove(self, job: Delivery) -> bool:
         """Extend one delivery that runs, or is about to begin. Returns False if it is not ours."""
-        _, [life] = await self.extend(job.source, [job], begins=True)
-        if life is Life.VANISHED:
+        asked_at = monotonic()
+        entries = [beating(job, begins=True)]
+        _, [answer] = await self.moves.extend(self.connection, job.source.key, entries, consumer=self.consumer)
+        if answer is HeartbeatAnswer.VANISHED:
             ours, _ = await self.hold(job.source, [job])
             return bool(ours)
-        return life in PROVEN
-
-    async def extend(self, source: Source, jobs: Sequence[Delivery], *, begins: bool = False) -> tuple[int, list[Life]]:
-        """Extend deliveries of one source. Return the server's time in ms, and an answer for each."""
-        asked_at = monotonic()
-        items = [beating(job, begins=begins) for job in jobs]
-        server_ms, lives = await self.moves.extend(self.connection, source.key, items, consumer=self.consumer)
-        note(jobs, lives, asked_at)
-        return server_ms, lives
+        if answer in PROVEN:
+            job.proven = asked_at
+        return answer in PROVEN
 
     async def hold(self, source: Source, batch: Sequence[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
         """Hold vanished deliveries again that are not settled yet. Return those that are ours, and those that are not.

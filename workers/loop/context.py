@@ -10,7 +10,6 @@ from workers.loop.facts import DeliveryFacts
 from workers.loop.membership import Membership
 from workers.loop.reporting import Counts, Reporter
 from workers.loop.telemetry import WorkerTelemetry
-from workers.protocol.calls import Journal
 from workers.protocol.calls.moves import Moves
 from workers.protocol.connection import READ_PATIENCE_S, KeptConnection, commands_client, reader_client
 from workers.protocol.keys import NONCE_BYTES
@@ -33,24 +32,23 @@ class WorkerContext:
     membership: Membership
     calls: DeliveryCalls
     reporter: Reporter
-    telemetry: WorkerTelemetry | None
-    """None without a tracer or meter provider."""
-    journal: Journal
-    """The arguments of scripts that write to the journal."""
+    telemetry: WorkerTelemetry
+    journal_limit: int
+    """Length of the journal; 0 = none is written."""
 
     @classmethod
     def make(cls, settings: WorkerSettings, callbacks: Callbacks[str]) -> "WorkerContext":
         """Create the objects of a run. No connection is open yet."""
         consumer = f"{settings.base_name}.{secrets.token_hex(NONCE_BYTES)}"
         commands = commands_client(settings.redis_url, key=settings.keys.stream)
-        telemetry = WorkerTelemetry.make(settings, consumer)
+        telemetry = WorkerTelemetry(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
-        journal = Journal.at(settings.journal, settings.journal_maxlen)
+        limit = settings.journal_limit
         kept = KeptConnection(commands)
-        calls = DeliveryCalls(kept, Moves.of(settings.keys, journal), consumer)
+        calls = DeliveryCalls(kept, Moves(settings.keys, limit), consumer)
         membership = Membership(kept, settings, consumer, reporter, calls.prove)
         reads = reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S)
-        return cls(settings, consumer, commands, kept, reads, membership, calls, reporter, telemetry, journal)
+        return cls(settings, consumer, commands, kept, reads, membership, calls, reporter, telemetry, limit)
 
     def facts(self) -> DeliveryFacts:
         """Return a builder of the fields of journal events, for one thread."""

@@ -1,23 +1,82 @@
-"""Chooses the handler of a job, either the one for its type, or the default one.
+"""Chooses the handler of a job, either the one for its type, or the default one. Decided once, before the first job.
 
-Decided once, before the first job is read.
+A batch handler gets a list of jobs, and gives an outcome for each. Only the call of the handler is shared. Each job of
+a batch has its own slot, heartbeat, timeout, outcome and settlement, so all rules for deliveries hold.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workers.loop.batches import BatchCall, BatchHandler
+from workers.backoff import Backoff
+from workers.loop.execution import ACKED, judge, raise_end
 from workers.loop.facts import MAX_TYPE_LENGTH
-from workers.loop.handlers import Handler, Invoke, invoker, is_async
+from workers.loop.handlers import Handler, Invoke, UnusableAnswerError, come_to, invoker, is_async
 from workers.loop.job import Job
+from workers.protocol.calls.settlement import Verdict
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import text
+from workers.runtime.children import FORKS, end_child
 from workers.settings import WorkerSettings
 
 
 class UnknownTypeError(Exception):
     """A job is of a type that no handler is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHandler:
+    """A function that a program registers for lists of jobs, with the limits of a list."""
+
+    function: Callable[[list[Job]], Any]
+    size: int
+    wait_s: float
+
+    async def __call__(self, job: Job) -> object:
+        """Never called; `BatchCall` is. It makes this a handler."""
+        raise NotImplementedError
+
+
+class BatchCall:
+    """How a batch handler of a running worker is called."""
+
+    def __init__(self, handler: BatchHandler, concurrency: int) -> None:
+        self.size, self.wait_s = handler.size, handler.wait_s
+        self._invoke: Callable[[Any], Any] = invoker(handler.function, concurrency)  # type: ignore[arg-type]
+
+    async def invoke(self, job: Job) -> object:
+        """Return the handler's answer for a batch of one job."""
+        return (await self._answers([job]))[0]
+
+    async def execute(
+        self, jobs: Sequence[Job], backoff: Backoff, runner: "asyncio.Task[None] | None"
+    ) -> Sequence[Verdict]:
+        """Run the handler on ``jobs``, and return their verdicts, as `workers.loop.execution.execute` does."""
+        forks = FORKS[0]
+        answers: Sequence[object]
+        try:
+            answers = await self._answers(list(jobs))
+            end_child(forks)
+        except BaseException as error:  # noqa: BLE001 - what ends the runner is raised again
+            raise_end(error, forks, runner)
+            answers = [error] * len(jobs)
+        return [
+            ACKED if answer is None else judge(job, answer, backoff) for job, answer in zip(jobs, answers, strict=True)
+        ]
+
+    async def _answers(self, jobs: list[Job]) -> Sequence[object]:
+        """Return the handler's answer for each job. Raises what the handler raises, and UnusableAnswerError."""
+        answer = await come_to(await self._invoke(jobs))
+        if answer is None or isinstance(answer, BaseException):
+            return [answer] * len(jobs)
+        if not isinstance(answer, list | tuple) or len(answer) != len(jobs):
+            what = f"{len(answer)} outcomes" if isinstance(answer, list | tuple) else type(answer).__qualname__
+            raise UnusableAnswerError(
+                f"the batch handler returned {what} for {len(jobs)} jobs. Return None, or a list with one outcome for "
+                "each job, in their order."
+            )
+        return [None if one is None else await come_to(one) for one in answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +130,16 @@ class Handlers:
         if default is None and not by_type:
             raise ConfigurationError("the worker has no handler. Decorate a function with @worker.handler.")
         if by_type and not field:
-            raise no_type_field(next(iter(by_type)))
+            raise ConfigurationError(
+                f"a handler is for jobs of type {next(iter(by_type))!r}, but the field of the type is unknown. Set "
+                "job_type_field, for example to 'type'."
+            )
         ways: dict[int, _Way] = {}  # by identity, because handlers are objects of users, and not all have a hash
         for handler in (*by_type.values(), *([] if default is None else [default])):
             if id(handler) not in ways:
-                ways[id(handler)] = _way(handler, settings.concurrency)
-        otherwise = _Way(_unknown(settings.job_type_field, list(by_type))) if default is None else ways[id(default)]
+                ways[id(handler)] = _Way(handler, settings.concurrency)
+        unknown = _Way(_unknown(settings.job_type_field, list(by_type)), settings.concurrency)
+        otherwise = unknown if default is None else ways[id(default)]
         of_type = {name.encode("utf-8", "surrogateescape"): ways[id(handler)] for name, handler in by_type.items()}
         find: Callable[[bytes | None, _Way], _Way] = of_type.get  # type: ignore[assignment]
 
@@ -90,33 +153,17 @@ class Handlers:
         )
 
 
-@dataclass(frozen=True, slots=True)
 class _Way:
     """How one handler is called."""
 
-    invoke: Invoke
-    in_thread: bool = False
-    batch: BatchCall | None = None
+    def __init__(self, handler: Handler, concurrency: int) -> None:
+        self.in_thread = not is_async(_function_of(handler))
+        self.batch = BatchCall(handler, concurrency) if isinstance(handler, BatchHandler) else None
+        self.invoke: Invoke = self.batch.invoke if self.batch else invoker(handler, concurrency)
 
 
-def _way(handler: Handler, concurrency: int) -> _Way:
-    in_thread = not is_async(_function_of(handler))
-    if not isinstance(handler, BatchHandler):
-        return _Way(invoker(handler, concurrency), in_thread)
-    call = BatchCall(handler, concurrency)
-    return _Way(call.invoke, in_thread, call)
-
-
-def no_type_field(job_type: str) -> ConfigurationError:
-    """Return an error if there is a handler for a type, but no field that holds the type."""
-    return ConfigurationError(
-        f"a handler is for jobs of type {job_type!r}, but the field of the type is unknown. Set "
-        "job_type_field, for example to 'type'."
-    )
-
-
-def _unknown(field: str, types: Sequence[str]) -> Invoke:
-    """Return what runs jobs without a handler: they fail."""
+def _unknown(field: str, types: Sequence[str]) -> Handler:
+    """Return the handler of jobs without a handler: they fail."""
     known = ", ".join(map(repr, types))
 
     async def fail(job: Job) -> None:

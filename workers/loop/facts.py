@@ -6,12 +6,9 @@ from typing import Any
 
 from workers.loop.in_flight import Delivery
 from workers.loop.job import Job
+from workers.protocol.events import UNKNOWN
 from workers.protocol.messages import RecoveryMode, entry_ms, on_one_line
 from workers.runtime.clock import monotonic
-
-OLDEST_AUTOMATIC_ID_MS = 1_483_228_800_000
-"""2017-01-01. Redis streams are younger, so a producer chose any lower entry ID, and that ID is not a time."""
-
 
 MAX_TYPE_LENGTH = 64
 """Characters of a job's type that are journaled."""
@@ -33,7 +30,7 @@ class DeliveryFacts:
         self._types: dict[bytes, str] = {}
         """The type to journal, by the value of the field."""
 
-    def of_settlement(self, job: Delivery) -> list[str | bytes | int]:
+    def of_settlement(self, job: Delivery) -> list[str | int]:
         """Return flat fields about the end of a delivery, so that a report needs no earlier events.
 
         The script adds entry, consumer, group and delivery.
@@ -41,49 +38,38 @@ class DeliveryFacts:
         fields = self.of_acks([job])
         return [*fields, "error", job.verdict.error] if job.verdict.error else fields
 
-    def of_acks(self, jobs: Sequence[Delivery]) -> list[str | bytes | int]:
+    def of_acks(self, jobs: Sequence[Delivery]) -> list[str | int]:
         """Return the same of many deliveries, as columns of values with commas. Hot."""
         columns: dict[str, Sequence[Any]] = {}
-        if False in [job.is_as_produced for job in jobs]:  # otherwise the entries hold all of this
+        if False in [job.is_as_produced for job in jobs]:  # otherwise the entry IDs say it
             columns["job"] = [job.id for job in jobs]
             columns["enqueued_ms"] = [job.first_ms for job in jobs]
+            columns["generation"] = [job.generation for job in jobs]
         if self._type_field:
             columns["type"] = [(self._name_of_type(job) or "").replace(",", "_") for job in jobs]
         columns["delivery"] = [job.deliveries for job in jobs]
-        columns["generation"] = [job.generation for job in jobs]
-        columns["ready_ms"] = self._ready_of_all(jobs)
+        if [job.times_delivered for job in jobs].count(1) != len(jobs):  # otherwise the entry IDs say it
+            columns["ready_ms"] = list(map(self._ready_ms, jobs))
         columns["delivered_ms"] = [job.delivered_ms for job in jobs]
         columns["begun_ms"] = self._begun_ms(jobs)
         columns["run_ms"] = [job.run_ms for job in jobs]
-        fields: list[str | bytes | int] = ["mode", self._mode]
+        fields: list[str | int] = ["mode", self._mode]
         for name, values in columns.items():
             first = values[0]
             if values.count(first) == len(values):
                 if first is not None and first != "":
                     fields += (name, first)
-            elif isinstance(first, bytes):
-                fields += (name, b",".join(values))
             else:  # a batch has few different values
                 shown = {value: "" if value is None else str(value) for value in set(values)}
                 fields += (name, ",".join(map(shown.__getitem__, values)))
         return fields
 
-    def _ready_ms(self, job: Job) -> int | None:
-        """Return when this delivery could be read, in ms of the server's clock, or None if that is unknown."""
-        if job.has_unknown_wait:
-            return None
-        if job.times_delivered > 1:  # the worker that recovers a delivery by claiming it gets it at once
-            return job.delivered_ms if self._claims else None
-        ready_ms = entry_ms(job.raw_entry_id)
-        return ready_ms if ready_ms >= OLDEST_AUTOMATIC_ID_MS else None
-
-    def _ready_of_all(self, jobs: Sequence[Job]) -> Sequence[int | bytes | None]:
-        """Return the same of many deliveries, as Redis wrote it if possible, because a batch has few instants."""
-        if [job.times_delivered for job in jobs].count(1) == len(jobs):
-            ready = [job.raw_entry_id.partition(b"-")[0] for job in jobs]
-            if min(map(int, set(ready))) >= OLDEST_AUTOMATIC_ID_MS:
-                return ready
-        return list(map(self._ready_ms, jobs))
+    def _ready_ms(self, job: Job) -> int | str:
+        """Return when this delivery could be read, in ms of the server's clock, or `UNKNOWN`."""
+        if job.times_delivered == 1:
+            return entry_ms(job.raw_entry_id)
+        # The worker that recovers a delivery by claiming it gets it at once.
+        return job.delivered_ms if self._claims and not job.has_unknown_wait else UNKNOWN
 
     def _begun_ms(self, jobs: Sequence[Delivery]) -> Sequence[int | None]:
         """Return when each handler began, in ms of the server's clock, or None if it never began."""

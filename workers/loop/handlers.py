@@ -8,8 +8,7 @@ import asyncio
 import concurrent.futures
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
-from types import CodeType
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
@@ -22,9 +21,6 @@ Handler = Callable[[Job], Any]
 """What a program gives us: ``async def handle(job)``, or a plain ``def`` that then runs in a thread."""
 
 Invoke = Callable[[Job], Awaitable[object]]
-
-_MOST_LAYERS = 100
-"""Decorators around a handler that are looked through; some objects answer that they wrap themselves."""
 
 
 class UnusableAnswerError(Exception):
@@ -43,40 +39,20 @@ def checked(handler: Handler) -> Handler:
         raise ConfigurationError(
             f"the class {name} cannot be a handler: calling it only makes an object. Give its instance, or a function."
         )
-    for layer in _layers(handler):
-        if inspect.iscoroutinefunction(layer):
-            break  # it is awaited in any case
-        if _generates(layer):
-            raise ConfigurationError(
-                f"{name} cannot be a handler: it is a generator function (it has a `yield`), so a call runs nothing. "
-                "Write `def` or `async def` without `yield`."
-            )
+    if not is_async(handler) and _generates(handler):
+        raise ConfigurationError(
+            f"{name} cannot be a handler: it is a generator function (it has a `yield`), so a call runs nothing. "
+            "Write `def` or `async def` without `yield`."
+        )
     return handler
 
 
-def _layers(handler: object) -> Iterator[object]:
-    """Yield ``handler`` and, inwards, the callables behind it, through partials, methods and ``__call__``."""
-    for _ in range(_MOST_LAYERS):
-        yield handler
-        if isinstance(handler, functools.partial):
-            handler = handler.func
-        elif inspect.ismethod(handler):
-            handler = handler.__func__
-        elif (wrapped := getattr(handler, "__wrapped__", None)) is not None:
-            handler = wrapped
-        elif inspect.isroutine(handler) or inspect.isclass(handler):
-            return
-        else:
-            handler = type(handler).__call__
-
-
-def _generates(function: object) -> bool:
-    if inspect.isasyncgenfunction(function):
-        return True
-    code = getattr(function, "__code__", None)
-    # A generator may be a coroutine of the old kind (`types.coroutine`), which is awaited.
-    is_coroutine = isinstance(code, CodeType) and bool(code.co_flags & inspect.CO_ITERABLE_COROUTINE)
-    return inspect.isgeneratorfunction(function) and not is_coroutine
+def _generates(handler: Handler) -> bool:
+    """Return whether a call makes a generator, also through decorators, partials and ``__call__``."""
+    function = inspect.unwrap(handler)
+    if not (inspect.isroutine(function) or isinstance(function, functools.partial)):
+        function = type(function).__call__
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 # ---- calling

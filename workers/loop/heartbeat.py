@@ -2,11 +2,12 @@
 
 A thread with a blocking connection does it, because a handler can block the event loop until its timeout. It extends
 queued and running deliveries every quarter of the visibility timeout. Without deliveries it also sends a heartbeat,
-because each one notes the beat of the group (``heartbeat.lua``). If the thread gets no connection, for example because
-the server takes no more clients, the event loop extends over its own connection. Not extended, and so recovered, are
+because each one notes the beat of the group (``heartbeat.lua``). Not extended, and so recovered, are
 
-- a job that runs longer than its timeout, and
-- all deliveries of the process while that job blocks the event loop, because none of them could be settled.
+- a job that runs longer than its timeout,
+- all deliveries of the process while that job blocks the event loop, because none of them could be settled, and
+- all deliveries of a thread that gets no connection, for example because the server takes no more clients. So it
+  connects when the worker begins.
 
 The thread shares little with the event loop. It copies `Source.deliveries` with one call into C, which no other thread
 can interrupt. It reads attributes of each job (`stage`, `started`, `interruption`). The loop replaces them as a whole,
@@ -27,7 +28,7 @@ from typing import Any
 import anyio
 from redis.exceptions import RedisError
 
-from workers.loop.calls import beating, note
+from workers.loop.calls import PROVEN, beating
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.heartbeat_thread import (
     Answer,
@@ -40,9 +41,8 @@ from workers.loop.heartbeat_thread import (
 )
 from workers.loop.in_flight import ENDED, RUNNING, Delivery, Source
 from workers.protocol.calls import in_calls
-from workers.protocol.calls.moves import Life
+from workers.protocol.calls.moves import HeartbeatAnswer
 from workers.protocol.connection import COMMAND_TIMEOUT_S
-from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import in_order
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
@@ -57,8 +57,6 @@ MAX_BATCH_BYTES = 1_048_576
 """The maximum payload of a call, plus one job, so that no call blocks the server for long."""
 SHORTEST_TIMEOUT_S = 0.5
 """The shortest timeout of a call, for any visibility timeout."""
-ASK_AGAIN_S = 0.75
-"""Pause between two calls after a rejected one, also without deliveries."""
 TAKEN_PART = 2 / 3
 """Part of the visibility timeout. A delivery with a heartbeat this recent is not recovered yet."""
 EXTENDING = "extending"
@@ -83,7 +81,6 @@ class Heartbeat(WorkerPart):
         self._loop_answered = True
         self._known_change = -inf
         self._holding: asyncio.Task[None] | None = None
-        self._instead: asyncio.Task[None] | None = None
 
     # ---- in the event loop
 
@@ -100,8 +97,8 @@ class Heartbeat(WorkerPart):
         """Send no more heartbeats. A call that is under way ends with its reply, or with its timeout."""
         if self._beating is not None:
             await self._beating.stop()
-        for task in filter(None, (self._holding, self._instead)):
-            task.cancel()
+        if self._holding is not None:
+            self._holding.cancel()
 
     async def still_owns(self, job: Delivery) -> bool:
         """Return whether a delivery without a recent heartbeat is still ours, before it begins.
@@ -111,7 +108,7 @@ class Heartbeat(WorkerPart):
         failures = 0
         while True:
             try:
-                ours = await job.source.extend(job)
+                ours = await job.extend()
             except (RedisError, OSError) as error:
                 if self._membership.is_gone(job.source, error):
                     self._lose([job])
@@ -132,40 +129,18 @@ class Heartbeat(WorkerPart):
         self._reporter.works(EXTENDING)
         self._learn(batch, answer, asked_at)
 
-    def _failed(self, error: Exception) -> None:
-        self._reporter.failed(EXTENDING, error)
-        if self._instead is None or self._instead.done():
-            beating = self._beat_instead(was_refused=not is_contact_error(error))
-            self._instead = asyncio.get_running_loop().create_task(beating)
-
-    async def _beat_instead(self, *, was_refused: bool) -> None:
-        """Extend over the event loop's connection, because the thread, which goes on trying, cannot.
-
-        After a rejection, an answer here also ends the thread's trouble, because it may have no deliveries to extend.
-        """
-        for source, batch in self._due(monotonic(), self._period_s()):
-            asked_at = monotonic()
-            try:
-                answer = await self._calls.extend(source, batch)
-            except (RedisError, OSError):
-                return
-            if was_refused:
-                self._reporter.works(EXTENDING)
-            self._learn(batch, answer, asked_at)
-
     def _learn(self, batch: Sequence[Delivery], answer: Answer, asked_at: float) -> None:
-        server_ms, results = answer
-        self._membership.heard(server_ms, asked_at)
+        _, results = answer
         recent = asked_at - self._membership.visibility_s * TAKEN_PART
         vanished = list[Delivery]()
         for job, result in zip(batch, results, strict=True):
-            if result is Life.PAYLOAD_GONE:
+            if result is HeartbeatAnswer.PAYLOAD_GONE:
                 job.has_lost_payload = True
             elif job.has_lost_payload:
                 pass  # it goes on, because no other worker can run it
-            elif result is Life.VANISHED:
+            elif result is HeartbeatAnswer.VANISHED:
                 vanished.append(job)
-            elif result is Life.REJECTED or (result is Life.TAKEN and job.proven <= recent):
+            elif result is HeartbeatAnswer.REJECTED or (result is HeartbeatAnswer.TAKEN and job.proven <= recent):
                 self._lose([job])  # one that was taken later is not recovered yet, so its reader gives it back
         if vanished and (self._holding is None or self._holding.done()):  # else the next beat asks again
             self._holding = asyncio.get_running_loop().create_task(self._hold_again(vanished))
@@ -217,15 +192,13 @@ class Heartbeat(WorkerPart):
                 failures = 0
             except (RedisError, OSError) as error:
                 failures += 1
-                self._call_in_loop(self._failed, error)
+                self._call_in_loop(self._reporter.failed, EXTENDING, error)
 
     def _period_s(self) -> float:
         return self._membership.visibility_s / BEATS
 
     def _hurry_s(self, last: float) -> float:
         """Return the longest pause after the ``last`` beat, if the next one has to come before its time."""
-        if self._reporter.troubles.is_kept_from(EXTENDING):
-            return ASK_AGAIN_S
         if self._membership.timeout_changed != self._known_change:  # a lowered timeout counts soon
             return 0.0
         first = [job.runs_from for _, held_of in self._in_hand() for job in held_of if job.stage is RUNNING]
@@ -248,10 +221,10 @@ class Heartbeat(WorkerPart):
                 self._call_in_loop(self._lose, batch)
                 continue
             assert answer is not None
-            note(batch, answer[1], asked_at)
+            for job, result in zip(batch, answer[1], strict=True):
+                if result in PROVEN:
+                    job.proven = asked_at
             self._call_in_loop(self._works, batch, answer, asked_at)
-
-    # ---- in both
 
     def _in_hand(self) -> list[tuple[Source, list[Delivery]]]:
         return [(source, list(source.deliveries.values())) for source in self._sources]

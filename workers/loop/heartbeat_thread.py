@@ -15,7 +15,7 @@ from anyio import to_thread
 from redis.exceptions import RedisError
 
 from workers.loop.in_flight import Source
-from workers.protocol.calls.moves import Beating, Life, Moves
+from workers.protocol.calls.moves import HeartbeatAnswer, HeartbeatEntry, Moves
 from workers.protocol.connection import blocking_client
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import is_contact_error
@@ -30,10 +30,10 @@ class Extending(NamedTuple):
     """A step: extend these deliveries of one source, and return an answer for each."""
 
     source: Source
-    items: Sequence[Beating]
+    items: Sequence[HeartbeatEntry]
 
 
-Answer = tuple[int, list[Life]]
+Answer = tuple[int, list[HeartbeatAnswer]]
 """The server's time in ms, and an answer for each delivery."""
 Steps = Generator[float | Extending, Answer | None, None]
 """A step is a pause in seconds, or deliveries to extend. Errors of Redis are thrown in. There is no last step."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
 
+from opentelemetry.trace import Span
+
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Verdict
 from workers.runtime.clock import monotonic
-from workers.telemetry.deliveries import JobTrace
 
 
 class Stage(Enum):
@@ -89,13 +90,6 @@ class Source:
             if deliveries.get(entry_id) is job:
                 del deliveries[entry_id]
 
-    async def extend(self, job: Job) -> bool:
-        """See `Job.extend`."""
-        if self.prove is None:
-            raise RuntimeError("cannot extend the job: no worker runs it.")
-        known = self.deliveries.get(job.raw_entry_id)
-        return known is not None and known is job and await self.prove(known)
-
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Delivery(Job):
@@ -120,8 +114,10 @@ class Delivery(Job):
     """Not set before the end."""
     run_ms: int
     """Time in its slot in ms. Not set before the end."""
-    trace: JobTrace | None
-    """Data of the span. None if the delivery is not traced."""
+    span: Span | None
+    """None if the delivery is not traced."""
+    ended_ns: int
+    """When the handler of a traced delivery ended. 0 before."""
     has_lost_payload: bool
     """A third party deleted the entry, so no other worker can run the job."""
 
@@ -140,8 +136,14 @@ class Delivery(Job):
         self.proven = proven
         self.started = self.runs_from = -inf
         self.stage = QUEUED
-        self.interruption = self.runner = self.trace = None
+        self.interruption = self.runner = self.span = None
         self.has_lost_payload = False
+
+    async def extend(self) -> bool:
+        """See `Job.extend`."""
+        if self.source.prove is None:
+            return await Job.extend(self)
+        return self.source.holds(self) and await self.source.prove(self)
 
     # ---- its changes
 

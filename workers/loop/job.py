@@ -10,15 +10,12 @@ from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 from workers.protocol.errors import InvalidFieldError
 from workers.protocol.messages import (
-    FIELD_PREVIOUS,
     FIELD_QUARANTINED,
     FIELD_TRACEPARENT,
     RESERVED_PREFIX,
-    Metadata,
     Pairs,
     entry_ms,
     pair_up,
-    read_copy,
     read_metadata,
     text,
 )
@@ -51,9 +48,6 @@ class Origin(Protocol):
     """``orders`` in both cases."""
     timeout_s: float
     """How long a job may run that says nothing about it, in seconds."""
-
-    async def extend(self, job: "Job") -> bool:
-        """See `Job.extend`."""
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
@@ -116,20 +110,16 @@ class Job:
         self.is_as_produced = True
         self.has_unknown_wait = self.is_quarantined = False
         self.timeout_s = origin.timeout_s
-        names = flat[::2]
-        for name in names:
+        for name in flat[::2]:
             if name.startswith(RESERVED_PREFIX):
-                self.is_as_produced = False
-                copy = read_copy(names, name, flat)
-                if copy is None:
-                    self._take(read_metadata(entry_id, zip(names, flat[1::2], strict=False)), max_deliveries)
-                    self.is_quarantined = FIELD_QUARANTINED in names
-                else:
-                    self.raw_id, before, self.generation, self._first_ms, self.copies = copy
-                    self.deliveries = min(before, max_deliveries - 1) + times_delivered
+                self._read_reserved(max_deliveries)
                 break
 
-    def _take(self, metadata: Metadata, max_deliveries: int) -> None:
+    def _read_reserved(self, max_deliveries: int) -> None:
+        names = self._flat[::2]
+        metadata = read_metadata(self.raw_entry_id, zip(names, self._flat[1::2], strict=False))
+        self.is_as_produced = False
+        self.is_quarantined = FIELD_QUARANTINED in names
         self.raw_id = metadata.job_id
         # Cut as in prelude, so that every entry is executed at least once, with any number from a producer.
         self.deliveries = min(metadata.deliveries, max_deliveries - 1) + self.times_delivered
@@ -275,7 +265,7 @@ class Job:
         Raises:
             redis.RedisError: Redis does not answer, so the result is unknown.
         """
-        return await self._origin.extend(self)
+        raise RuntimeError("cannot extend the job: no worker runs it.")
 
     def __reduce__(self) -> NoReturn:
         """Refuse copies, above all into another process, because only this worker knows the job."""
@@ -285,10 +275,6 @@ class Job:
         )
 
     # ---- for the worker
-
-    def previous(self, times_delivered: int) -> bytes | None:
-        """Return the former delivery of this entry, if the entry has it."""
-        return self.value_of(FIELD_PREVIOUS) if times_delivered == 1 else None
 
     @property
     def payload_bytes(self) -> int:

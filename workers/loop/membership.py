@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
 import anyio
@@ -16,9 +16,8 @@ from workers.protocol.calls.membership import (
     DEFAULT_REDELIVERY,
     DEFAULT_VISIBILITY_TIMEOUT,
     Agreement,
+    Join,
     Joined,
-    Registration,
-    join_group,
 )
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
 from workers.protocol.log_fields import fields
@@ -33,16 +32,12 @@ logger = logging.getLogger(__name__)
 
 REFRESH_S = 30.0
 """How often a worker reads the group settings. ``FORMER_MS`` in ``heartbeat.lua`` depends on it."""
-CLOCK_JUMP_MS = 5_000
-"""The server's clock was set if it differs by more than this. A smaller difference may be a slow answer."""
 OLD = 0.5
 """Part of the visibility timeout. A heartbeat that is older does not allow a job to begin."""
 STAND_BY_JITTER_S = 0.2
 """So that embedded workers do not all ask at once whether the reaper is gone."""
 REGISTRATION_SLACK_S = COMMAND_TIMEOUT_S
 """Time for which a registration lasts after the next join is due, because calls can be late or fail."""
-PROMPT_S = 1.0
-"""An answer that took longer does not say the server's time now."""
 LOOKING = "looking at the group"
 
 
@@ -77,7 +72,6 @@ class Membership:
             recovery=settings.recovery,
             reads_retries=False,
         )
-        self._version = 0  # of the group settings
         self.visibility_s = inf
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
@@ -109,47 +103,39 @@ class Membership:
         return meaning_of(error) is Meaning.NO_GROUP and source not in self.sources
 
     def now_ms(self) -> int:
-        """Return the server's time, as of the last join plus our monotonic clock, in ms since the epoch."""
-        return int(monotonic() * 1000 + self._clock_offset_ms)
+        """Return the server's time, as of the last join plus our monotonic clock, in ms since the epoch.
 
-    def heard(self, server_ms: int, asked: float) -> None:
-        """Note the server's time from the answer to a question at ``asked`` (monotonic), if its clock was set."""
-        if monotonic() - asked <= PROMPT_S and abs(server_ms - self.now_ms()) > CLOCK_JUMP_MS:
-            self._clock_offset_ms = server_ms - monotonic() * 1000
+        After the server's clock was set, it is wrong until the next join. Only times of events depend on it.
+        """
+        return int(monotonic() * 1000 + self._clock_offset_ms)
 
     async def join(self) -> None:
         """Join the group, and create it if it is missing. Raises errors of redis-py."""
-        settings, keys = self._settings, self._settings.keys
-        self._take(
-            await join_group(
-                self._connection,
-                keys,
-                start=settings.group_start,
-                redelivery=settings.redelivery,
-                visibility_ms=to_ms(settings.visibility_timeout) if settings.visibility_timeout else None,
-                max_deliveries=settings.max_deliveries,
-                recovery=settings.recovery,
-                name=settings.base_name,
-                registration=self._registration(),
-            )
-        )
-
-    def _registration(self) -> Registration:
-        """Register with the values that we use. If known group settings were lost, they are written again."""
-        goes_by = self.agreement if self._version else self._assumed
-        return Registration(
+        settings = self._settings
+        join = Join(
+            start=settings.group_start,
+            redelivery=settings.redelivery,
+            visibility_ms=to_ms(settings.visibility_timeout) if settings.visibility_timeout else None,
+            max_deliveries=settings.max_deliveries,
+            recovery=settings.recovery,
+            assumed=self.agreement if self.joins else self._assumed,
+            name=settings.base_name,
             consumer=self._consumer,
             counts_for_ms=round((REFRESH_S + REGISTRATION_SLACK_S) * 1000),
-            version=self._version,
             begins=not self.joins,
-            redelivery=goes_by.redelivery,
-            visibility_ms=goes_by.visibility_ms,
-            max_deliveries=goes_by.max_deliveries,
         )
+        self._take(await join.call(self._connection, settings.keys))
 
     def join_again(self) -> None:
         """Read the group settings now, because there is a sign that they have changed."""
         self._again.set()
+
+    def delivery(
+        self, source: Source, entry_id: bytes, flat: Sequence[bytes], times_delivered: int, asked_at: float
+    ) -> Delivery:
+        """Make a delivery of the answer to a call that was sent at ``asked_at``, on the monotonic clock."""
+        limit = self.agreement.max_deliveries
+        return Delivery(source, entry_id, flat, times_delivered, limit, self.now_ms(), asked_at)
 
     def shows_from(self, now: float) -> float:
         """Return the moment since which a heartbeat allows a job to begin."""
@@ -159,7 +145,6 @@ class Membership:
         self._clock_offset_ms = joined.server_ms - monotonic() * 1000
         self._log(joined)
         self.agreement = agreement = joined.agreement
-        self._version = joined.version
         visibility_s = agreement.visibility_timeout.total_seconds()
         if visibility_s != self.visibility_s:
             self.visibility_s, self.timeout_changed = visibility_s, monotonic()
@@ -172,7 +157,7 @@ class Membership:
         pair = self._settings.keys.pair
         if joined.created_at and self.joins:
             logger.error(
-                "group was gone and is created again, jobs in between can be lost or run again: %s",
+                "group was missing and is created again, jobs in between can be lost or run again: %s",
                 fields(group=pair, start=joined.created_at),
             )
         elif joined.created_at:

@@ -1,6 +1,10 @@
 """Reads as many deliveries as there are free slots, and never in a way that loses a reply on our side.
 
 A read ends only between reads. A cancelled one would leave entries with us that we never hear of.
+
+With policy ``in-place``, reads with CLAIM return entries that are ready in place together with new ones. An entry that
+is ready in place is idle for longer than any delivery can be. So a read claims no overdue delivery, and recovery judges
+each one before a reader gets it.
 """
 
 import asyncio
@@ -14,16 +18,14 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from redis.exceptions import RedisError, ResponseError
 
 from workers.loop.adoption import Adoption
-from workers.loop.claiming import Claiming
 from workers.loop.context import WorkerContext, WorkerPart
-from workers.loop.in_flight import Delivery
-from workers.loop.planner import Planner
+from workers.loop.in_flight import Delivery, Source
 from workers.loop.slots import Slots
 from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of, was_not_run
-from workers.protocol.messages import parse_read_reply
+from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, Redelivery, parse_claim_reply, parse_read_reply
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
@@ -31,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 REFUSED_S = 5.0
 """Pause of adoption and recovery after Redis rejected a call of theirs. Reading goes on."""
-READING, ADOPTING, RECOVERING = "reading", "taking over what nobody runs", "recovering what stalls"
+READING, ADOPTING, RECOVERING = "reading", "adopting deliveries", "recovering stalled deliveries"
 
 
 class StalledDeliveries(Protocol):
@@ -47,6 +49,27 @@ class StalledDeliveries(Protocol):
         """Pause, because Redis rejected a call."""
 
 
+class Planner:
+    """Splits the free slots between the stream and the retry stream, because COUNT applies to each stream. Pure.
+
+    With a single free slot, the streams are asked in turn, and together only after both were empty.
+    """
+
+    def __init__(self) -> None:
+        self._turn = self._empty = 0
+
+    def plan(self, sources: tuple[Source, ...], free: int) -> tuple[tuple[Source, ...], int]:
+        """Return the streams and the COUNT of the next read for ``free`` slots, at least one."""
+        if free >= len(sources) or self._empty >= len(sources):
+            return sources, max(1, free // len(sources))
+        self._turn += 1
+        return (sources[self._turn % len(sources)],), 1
+
+    def learn(self, found: int) -> None:
+        """Note how many deliveries a read has found."""
+        self._empty = 0 if found else self._empty + 1
+
+
 class Reader(WorkerPart):
     """Reads until the stop, and puts the deliveries into slots."""
 
@@ -56,13 +79,13 @@ class Reader(WorkerPart):
         """``stalled`` is None if a reaper recovers."""
         super().__init__(context)
         self._client = context.reads
+        self._moves = context.calls.moves
         self._connection = KeptConnection(context.reads)
         self._slots = slots
         self._adoption = adoption
         self._stalled = stalled
         self._by_key = {source.key.encode(): source for source in self._membership.both}
         self._planner = Planner()
-        self._claiming = Claiming(context)
         self._asked_for = 0
         self._most: float = inf
         """Maximum number of deliveries in a read, after replies were lost that may have been too large."""
@@ -113,10 +136,7 @@ class Reader(WorkerPart):
         if self._stock_taken != self._membership.joins:
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
-        if self._claiming.is_left:  # before stock is taken, which would run deliveries that are given back
-            deliveries = self._received(await self._claiming.left())
-            self._reporter.works(READING)
-        elif free and self._adoption.is_due:
+        if free and self._adoption.is_due:
             taking = self._adoption.take(free)
             deliveries = self._received(await self._unless_refused(ADOPTING, taking, self._adoption.put_off))
         elif self._stalled and self._stalled.due_in_s() <= 0:
@@ -152,25 +172,27 @@ class Reader(WorkerPart):
 
     def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
         self._reporter.counts.read += len(deliveries)
-        if self._telemetry and deliveries:
-            self._telemetry.received(deliveries)
+        self._telemetry.received(len(deliveries))
         return deliveries
 
+    # ---- reads
+
     async def _read(self, free: int) -> list[Delivery]:
-        asked_at = monotonic()
-        plan = self._planner.plan(self._membership.sources, free)
+        asked_at, membership = monotonic(), self._membership
+        sources, count = self._planner.plan(membership.sources, free)
+        words: list[str | int] = ["GROUP", self._settings.group, self._consumer, "COUNT", count]
         # The first read does not block, because its reply shows at once whether we may read.
-        block = ("BLOCK", self._block_ms()) if plan.blocks and self.has_read else ()
-
-        async def send(more: Sequence[str | int] = ()) -> Any:
-            keys = [source.key for source in plan.sources]
-            words = ("GROUP", self._settings.group, self._consumer, "COUNT", plan.count, *block, *more, "STREAMS")
-            return await self._connection.execute_command("XREADGROUP", *words, *keys, *(">" for _ in keys))
-
-        if self._claiming.is_on:
-            deliveries = await self._claiming.deliveries(send, asked_at)
+        if self.has_read and sources == membership.sources:
+            words += ["BLOCK", self._block_ms()]
+        claims = membership.agreement.redelivery is Redelivery.IN_PLACE
+        if claims:
+            words += ["CLAIM", CLAIM_READY_MS]
+        words += ["STREAMS", *(source.key for source in sources), *(">" for _ in sources)]
+        reply = await self._connection.execute_command("XREADGROUP", *words)
+        if claims:
+            deliveries = await self._ready_in_place(parse_claim_reply(reply), asked_at)
         else:
-            deliveries = self._deliveries(await send(), asked_at)
+            deliveries = self._deliveries(reply, asked_at)
         self._planner.learn(len(deliveries))
         return deliveries
 
@@ -194,6 +216,44 @@ class Reader(WorkerPart):
             if entry_id not in (source := by_key[stream]).deliveries or not source.comes_again(entry_id, 1, asked_at)
         ]
 
+    async def _ready_in_place(self, entries: Sequence[ClaimedEntry], asked_at: float) -> list[Delivery]:
+        """Make deliveries of the reply of a read with CLAIM.
+
+        An entry that we had in hand is taken from its handler: we were silent for so long that it was recovered.
+        """
+        await self._give_back([entry for entry in entries if entry.idle_ms < 0])
+        deliveries = []
+        for entry in entries:
+            source, times_delivered = self._by_key[entry.stream], entry.deliveries_before + 1  # rule W7
+            is_ours = entry.idle_ms >= 0 and entry.entry_id not in source.kept
+            if is_ours and not source.comes_again(entry.entry_id, times_delivered, asked_at):
+                job = self._membership.delivery(source, entry.entry_id, entry.fields, times_delivered, asked_at)
+                job.has_unknown_wait = entry.deliveries_before > 0
+                deliveries.append(job)
+        return deliveries
+
+    async def _give_back(self, taken: Sequence[ClaimedEntry]) -> None:
+        """Give back deliveries of live workers, before anything else is read.
+
+        After a step back of the server's clock, their delivery times lie in the future, and Redis takes them for old.
+        """
+        for source in self._membership.both:
+            theirs = [(one.entry_id, one.deliveries_before) for one in taken if self._by_key[one.stream] is source]
+            failures = 0
+            while theirs and not self._stopping.is_set():
+                try:
+                    await self._moves.return_taken(self._commands, source.key, self._consumer, theirs)
+                    break
+                except (RedisError, OSError) as error:
+                    failures += 1
+                    self._reporter.failed(READING, error)
+                    await self._pause(failures)
+        if taken:
+            logger.warning(
+                "returned deliveries that a read took from live workers after a clock change: %s",
+                fields(group=self._settings.keys.pair, deliveries=len(taken)),
+            )
+
     # ---- after failures
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
@@ -207,6 +267,9 @@ class Reader(WorkerPart):
                 self._most = max(1, self._asked_for // 2)
             self._membership.join_again()  # so that the other calls are connected before the server has no room
             await self._client.connection_pool.disconnect()
+        await self._pause(failures)
+
+    async def _pause(self, failures: int) -> None:
         with anyio.move_on_after(pause_s(failures)):
             await self._stopping.wait()
 

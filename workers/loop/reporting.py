@@ -65,7 +65,7 @@ class Reporter:
         consumer: str,
         callbacks: Callbacks[str],
         counts: Counts,
-        telemetry: WorkerTelemetry | None,
+        telemetry: WorkerTelemetry,
     ) -> None:
         self.counts = counts
         self._telemetry = telemetry
@@ -181,11 +181,9 @@ class Reporter:
     def claimed(self, deliveries: Sequence[Delivery], page: Page, visibility_s: float) -> None:
         """Report the stalled deliveries of a page that were claimed."""
         self.counts.claimed += len(deliveries)
-        wanted = self._callbacks.wants("recovered")
-        for job, one in zip(deliveries, page.claimed, strict=True) if wanted or self._telemetry else ():
+        for job, one in zip(deliveries, page.claimed, strict=True):
             owner = text(one.owner)
-            if self._telemetry:
-                self._telemetry.taken_over(job, owner, one.idle_ms, visibility_s)
+            self._telemetry.claimed(job, owner, one.idle_ms, visibility_s)
             self._call_back("recovered", job, owner=owner, idle_ms=one.idle_ms)
 
     def recovered(self, job_id: str, **facts: Any) -> None:
@@ -210,20 +208,17 @@ class Reporter:
 
     def watches_losses(self) -> None:
         """Note that this worker reports destroyed groups from now on."""
-        if self._telemetry:
-            self._telemetry.lost()
+        self._telemetry.lost()
 
     def group_was_lost(self) -> None:
         """Report that the group was destroyed and made again, or that all of its consumers were deleted."""
-        if self._telemetry:
-            self._telemetry.lost(groups=1)
+        self._telemetry.lost(groups=1)
         logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._keys.pair))
         self._callbacks.report("error", part="recovering", error="group_destroyed")
 
     def consumer_was_lost(self, consumer: bytes) -> None:
         """Report that a consumer was deleted with its deliveries."""
-        if self._telemetry:
-            self._telemetry.lost(consumers=1)
+        self._telemetry.lost(consumers=1)
         self._callbacks.report("error", part="recovering", error="lost_consumer", consumer=text(consumer))
 
     # ---- forms

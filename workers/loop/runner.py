@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
-from workers.loop.batches import Batch
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.dispatch import HandlerCalls
 from workers.loop.execution import HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
@@ -13,6 +12,7 @@ from workers.loop.in_flight import ENDED, QUEUED, RUNNING, Delivery, Interruptio
 from workers.loop.isolation import Isolation
 from workers.loop.membership import OLD
 from workers.loop.settlement import Settlements
+from workers.loop.slots import Batch
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.errors import HandlerExitError
 from workers.runtime.clock import monotonic
@@ -69,7 +69,7 @@ class Runner(WorkerPart):
             job.begin(began, runner)
             if job.timeout_s != inf:  # the event loop's clock is the monotonic one
                 timer = asyncio.get_running_loop().call_at(job.deadline, self._expire, job)
-            if self._telemetry:
+            if self._telemetry.traces and not job.is_unsampled:
                 verdict = await self._telemetry.execute(self._invoke, job, self._backoff)
             else:
                 verdict = await execute(self._invoke, job, self._backoff, runner)
@@ -132,7 +132,7 @@ class Runner(WorkerPart):
         timer = asyncio.get_running_loop().call_at(deadline, self._expire_overdue, jobs) if deadline != inf else None
         try:
             running = batch.call.execute(jobs, self._backoff, runner)
-            return await (self._telemetry.execute_batch(running, jobs) if self._telemetry else running)
+            return await (self._telemetry.execute_batch(running, jobs) if self._telemetry.traces else running)
         except BaseException as error:  # noqa: BLE001 - raised again, unless the jobs alone were cancelled
             return self._after_batch(jobs, error)
         finally:
@@ -179,6 +179,7 @@ class Runner(WorkerPart):
         if job.stage is ENDED:
             return None  # it was concluded without waiting for its handler
         if job.interruption is Interruption.LOST:
+            self._telemetry.lost_ended(job)
             return None
         if job.interruption is Interruption.TIMEOUT:
             error = f"ran longer than its timeout of {job.timeout_s:g} s"

@@ -7,7 +7,7 @@ Runners wait meanwhile if too many verdicts have gathered.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from time import time_ns
+from time import perf_counter
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.notifier import Notifier
-from workers.protocol.calls.moves import Item, Result, Settled
+from workers.protocol.calls.moves import Settled, SettleEntry, SettleResult
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.connection import drop_idle
 from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text, was_not_run
@@ -146,7 +146,7 @@ class Settlements(WorkerPart):
             await self._calls.settling.acquire()
             self._unanswered = queue, self._next_batch(queue)
         queue, batch = self._unanswered
-        began_ns = time_ns() if self._telemetry else 0
+        began = perf_counter()
         try:
             results = await self._send(queue, batch)
         except (RedisError, OSError) as error:
@@ -154,8 +154,7 @@ class Settlements(WorkerPart):
         if results is None or not any(map(_is_denied, results)):
             self._reporter.works(queue.part)
         is_done = self._answered(queue, batch, results)
-        if self._telemetry:
-            self._telemetry.settled(batch, results, began_ns)
+        self._telemetry.settled(batch, results, perf_counter() - began)
         queue.limit = SETTLE_BATCH
         return is_done
 
@@ -169,16 +168,18 @@ class Settlements(WorkerPart):
 
     async def _send(self, queue: _VerdictQueue, batch: Sequence[Delivery]) -> Sequence[Settled] | None:
         """Return the results. None means that all are acknowledged."""
-        calls, journals = self._calls, self._calls.moves.maxlen > 0
+        calls, journals = self._calls, self._calls.moves.journal_limit > 0
         if queue.are_acks:
             facts = self._facts.of_acks(batch) if journals else ()
             done = await self._ack(queue.source, [job.raw_entry_id for job in batch], facts)
-            return None if done is None else [Settled(Result.DONE if one else Result.REJECTED) for one in done]
+            return (
+                None if done is None else [Settled(SettleResult.DONE if one else SettleResult.REJECTED) for one in done]
+            )
         return await calls.moves.settle(
             calls.connection,
             queue.source.key,
             [
-                Item(
+                SettleEntry(
                     job.raw_entry_id,
                     job.times_delivered,
                     job.verdict,
@@ -212,11 +213,11 @@ class Settlements(WorkerPart):
         meaning = meaning_of(error)
         if meaning is Meaning.NO_GROUP or "NOSETTINGS" in str(error):  # the call had no effect
             if self._membership.is_gone(queue.source, error):
-                return self._answered(queue, batch, [Settled(Result.REJECTED)] * len(batch))
+                return self._answered(queue, batch, [Settled(SettleResult.REJECTED)] * len(batch))
             self._membership.join_again()
         elif meaning is Meaning.UNCLEAR and len(batch) == 1 and await self._would_settle_others(queue.source):
             # The others must not wait for it.
-            return self._answered(queue, batch, [Settled(Result.HELD, str(error))])
+            return self._answered(queue, batch, [Settled(SettleResult.HELD, str(error))])
         elif meaning in (Meaning.UNCLEAR, Meaning.REFUSED) or was_not_run(error):
             if meaning in (Meaning.UNCLEAR, Meaning.REFUSED):
                 queue.limit = max(1, len(batch) // 2)
@@ -267,21 +268,21 @@ class Settlements(WorkerPart):
     def _count(self, job: Delivery, settled: Settled) -> None:
         verdict, counts = job.verdict, self._reporter.counts
         match settled.result:
-            case Result.DONE if verdict.outcome is Outcome.ACK:
+            case SettleResult.DONE if verdict.outcome is Outcome.ACK:
                 counts.acked += 1
-            case Result.DONE if verdict.outcome is Outcome.HAND_BACK:
+            case SettleResult.DONE if verdict.outcome is Outcome.HAND_BACK:
                 counts.handed_back += 1
-            case Result.DONE:
+            case SettleResult.DONE:
                 counts.nacked += 1
-            case Result.REJECTED:
+            case SettleResult.REJECTED:
                 if job.interruption is not Interruption.LOST:  # else that is logged already
                     self._reporter.refused(job, verdict.outcome, job.run_ms)
-            case Result.LOST:
+            case SettleResult.LOST:
                 self._reporter.lost(job, verdict)
-            case Result.DEAD:
+            case SettleResult.DEAD:
                 limit = self._membership.agreement.max_deliveries
                 self._reporter.dead_lettered(job, verdict, settled.detail, limit)
-            case Result.HELD:
+            case SettleResult.HELD:
                 job.source.kept.add(job.raw_entry_id)
                 self._reporter.held(job, verdict, settled.detail)
 
@@ -297,7 +298,7 @@ def _cut(batch: list[Delivery]) -> None:
 
 
 def _is_denied(settled: Settled) -> bool:
-    return settled.result is Result.HELD and meaning_of_text(settled.detail) is Meaning.DENIED
+    return settled.result is SettleResult.HELD and meaning_of_text(settled.detail) is Meaning.DENIED
 
 
 def _entry_id(job: Delivery) -> bytes:

@@ -3,7 +3,7 @@
 A runner takes deliveries from the queue until it is empty. If some still wait as soon as it lets the event loop turn,
 it calls the next runner. So waiting handlers spread over as many runners as there are slots. Handlers that never wait
 run one after the other in the first runner, which is cheaper than a task each, and other tasks get their turn after
-each long one. One idle runner waits for the next deliveries. The others end.
+each long one.
 
 So many handlers run in one task. A handler may leave a cancellation behind, or a cancel scope in an open generator, and
 the next handler meets it. So if a runner is cancelled by anyone but the worker, it is given up after its delivery, and
@@ -14,15 +14,17 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
 
 from anyio import CancelScope, move_on_after
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from workers.loop.batches import Batch, Gatherer
+from workers.loop.dispatch import BatchCall
 from workers.loop.in_flight import QUEUED, Delivery
 from workers.loop.isolation import Isolation
+from workers.loop.job import Job
 from workers.loop.notifier import Notifier
 from workers.runtime.clock import monotonic
 
@@ -35,6 +37,77 @@ Perform = Callable[[Delivery, "asyncio.Task[None] | None", float], Awaitable[flo
 """Runs a delivery in this task. It is told what time it is, and returns what time it is then, on the monotonic clock:
 of jobs that take no time, to ask for that again would be a tenth. It returns inf if its runner has to pause."""
 HandBack = Callable[[Iterable[Delivery]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Deliveries that run together, in the slots of all of them."""
+
+    call: BatchCall
+    jobs: Sequence[Delivery]
+
+
+PerformBatch = Callable[[Batch, "asyncio.Task[None] | None"], Awaitable[float]]
+"""Runs a batch in this task, as `Perform` does with a delivery."""
+
+
+class Gatherer:
+    """Gathers deliveries for batch handlers, before they are queued.
+
+    A batch is complete with ``size`` deliveries, or ``wait`` seconds after the first one, or if no slot is free, so no
+    other delivery can come.
+    """
+
+    def __init__(
+        self,
+        call_of: Callable[[Job], BatchCall | None],
+        begins_alone: Callable[[Delivery], bool],
+        perform: PerformBatch,
+    ) -> None:
+        """``call_of`` returns the batch handler of a job, or None."""
+        self.perform = perform
+        self._call_of = call_of
+        self._begins_alone = begins_alone
+        self._waiting: dict[BatchCall, list[Delivery]] = {}
+        self._timers: dict[BatchCall, asyncio.TimerHandle] = {}
+
+    def sorted_in(
+        self, deliveries: Sequence[Delivery], late: Callable[[Batch], None], *, at_once: bool
+    ) -> list[Delivery | Batch]:
+        """Return what may begin now. ``late`` is called with each batch that is complete because its time is over.
+
+        ``at_once``: No slot is free.
+        """
+        begins: list[Delivery | Batch] = []
+        for job in deliveries:
+            call = self._call_of(job)
+            if call is None or self._begins_alone(job):
+                begins.append(job)
+                continue
+            waiting = self._waiting.setdefault(call, [])
+            waiting.append(job)
+            if len(waiting) >= call.size:
+                begins.append(self._taken(call))
+        for call in list(self._waiting):
+            if at_once:
+                begins.append(self._taken(call))
+            elif call not in self._timers:
+                loop = asyncio.get_running_loop()
+                self._timers[call] = loop.call_later(call.wait_s, self._is_late, call, late)
+        return begins
+
+    def take_all(self) -> list[Delivery]:
+        """Return the deliveries that wait, because none of them begins any more."""
+        return [job for call in list(self._waiting) for job in self._taken(call).jobs]
+
+    def _is_late(self, call: BatchCall, late: Callable[[Batch], None]) -> None:
+        late(self._taken(call))
+
+    def _taken(self, call: BatchCall) -> Batch:
+        timer = self._timers.pop(call, None)
+        if timer is not None:
+            timer.cancel()
+        return Batch(call, self._waiting.pop(call))
 
 
 class Slots:
@@ -69,10 +142,8 @@ class Slots:
         self._is_guarded = self._is_cancelled = False
         self._guard: asyncio.Task[None] | None = None
         self._one_is_coming = False
-        self._one_waits = False
         self._lets_others_run = 0
         """Runners between two deliveries: they go on with the queue, and another one would only make turns longer."""
-        self._called = Notifier()
         self._left = Notifier()
         """A runner has ended, or nothing is started any more."""
         self._isolation = isolation or Isolation((), lambda: inf)
@@ -121,7 +192,6 @@ class Slots:
         self.taken -= len(unstarted)
         if self._hand_back:
             self._hand_back(unstarted)
-        self._called.notify()
         self._left.notify()
 
     def is_ending(self) -> bool:
@@ -136,10 +206,7 @@ class Slots:
     def _send_for_runner(self) -> None:
         if not self._queue or self._one_is_coming or self._lets_others_run or self._halted:
             return
-        if self._one_waits:
-            self._one_is_coming = True
-            self._called.notify()
-        elif len(self._runners) < self.concurrency and not self.is_ending():
+        if len(self._runners) < self.concurrency and not self.is_ending():
             self._one_is_coming = True
             self._start_runner()
 
@@ -176,40 +243,26 @@ class Slots:
             self._is_cancelled = self._closed = True
             for scope in self._runners.values():
                 scope.cancel()
-            with CancelScope(shield=True):
-                with move_on_after(CANCELLED_END_S):
-                    while self._runners:
-                        await self._left.wait()
+            with CancelScope(shield=True), move_on_after(CANCELLED_END_S):
+                while self._runners:
+                    await self._left.wait()
         if self._failures:
             raise self._failures[0]
 
     async def _run(self, scope: CancelScope) -> None:
+        """Work off the queue in a scope of anyio, because handlers can shield their cleanup from its cancellation."""
+        self._one_is_coming = False
         scope.__enter__()
         try:
             with suppress(asyncio.CancelledError):
-                await self._take_deliveries()
+                await self._work_off_queue()
         finally:
             with suppress(RuntimeError):  # a handler has left one open that is inside of it
                 scope.__exit__(None, None, None)
 
-    async def _take_deliveries(self) -> None:
+    async def _work_off_queue(self) -> None:
         runner = asyncio.current_task()
         assert runner is not None
-        while True:
-            self._one_is_coming = False
-            await self._work_off_queue(runner)
-            if self._one_waits or self._halted or runner.cancelling():
-                return
-            await self._wait_to_be_called()
-
-    async def _wait_to_be_called(self) -> None:
-        self._one_waits = True
-        try:
-            await self._called.wait()
-        finally:
-            self._one_waits = False
-
-    async def _work_off_queue(self, runner: "asyncio.Task[None]") -> None:
         queue, perform, freed = self._queue, self._perform, self.freed
         now = monotonic()
         slice_end = now + SLICE_S

@@ -50,10 +50,6 @@ _SECRET = frozenset({"username", "password", "ssl_password"}) | _SENTINELS
 _PORT, _SENTINEL_PORT = 6379, 26379
 _DATABASE = re.compile(r"/?\d*", re.ASCII)
 _HOST = re.compile(r"(?P<host>\[[0-9A-Za-z:.%]+\]|[\w.-]+)(:(?P<port>[0-9]{1,5}))?")
-_CONNECTION_STRING = re.compile(r"(^|,)\s*password\s*=", re.IGNORECASE)
-_OF_AZURE = re.compile(
-    r"(^|,|://)(?P<host>[a-z0-9.-]+\.(windows|azure)\.(net|com))(:(?P<port>[0-9]{1,5}))?(,|$)", re.IGNORECASE
-)
 _LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?!:KEY@|\[\[user\])[^\s'\"<>]*@", re.IGNORECASE)
 
 
@@ -71,8 +67,8 @@ class Topology(Enum):
 class AddressError(ValueError):
     """An address that cannot work. The message ends a sentence, and quotes no part of a password."""
 
-    def __init__(self, why: str, advice: str = FORMS) -> None:
-        super().__init__(f"{why}. {advice}")
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}. {FORMS}")
 
 
 @dataclass(frozen=True)
@@ -98,15 +94,7 @@ class Address:
 
 def parse_address(url: str) -> Address:
     """Return the meaning of ``url``, without white space around it. Raises AddressError."""
-    try:
-        return _parse(url.strip())
-    except AddressError:
-        if _CONNECTION_STRING.search(url):
-            raise _of_connection_string(url) from None
-        raise
-
-
-def _parse(url: str) -> Address:
+    url = url.strip()
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in OPTIONS:
         raise AddressError(f"the scheme must be one of {', '.join(f'{scheme}://' for scheme in OPTIONS)}")
@@ -186,15 +174,6 @@ def without_logins(text: str) -> str:
     return _LOGIN.sub(rf"\g<scheme>{HIDDEN}@", text)
 
 
-def _of_connection_string(text: str) -> AddressError:
-    """Say how a connection string of StackExchange.Redis, as Azure shows it, is written as an address."""
-    found = _OF_AZURE.search(text)
-    host, port = (found["host"], found["port"]) if found else ("HOST", None)
-    tls = found or re.search(r"ssl\s*=\s*true", text, re.IGNORECASE)
-    where = f"{'rediss' if tls else 'redis'}://:KEY@{host}:{port or (6380 if tls else _PORT)}/0"
-    return AddressError("it is a connection string as Azure shows it", f"Write {where}, with '/' in the key as %2F.")
-
-
 def _options_of(scheme: str, query: str) -> dict[str, str]:
     """Return an address's options. Raises AddressError if one cannot work."""
     allowed = OPTIONS[scheme]
@@ -202,7 +181,7 @@ def _options_of(scheme: str, query: str) -> dict[str, str]:
     names = [name for name, _ in given]
     if not allowed.issuperset(names):  # they are not quoted, because they may be a part of a password
         takes = ", ".join(sorted(allowed))
-        raise AddressError(f"after the '?' stands another option than those of {scheme}://: {takes}")
+        raise AddressError(f"unknown option after the '?': {scheme}:// takes {takes}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise AddressError(f"option {twice[0]!r} occurs more than once")

@@ -11,16 +11,16 @@ A client is for one ``key`` (and all keys of its slot), or finds the node anew f
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 import redis
 from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection, SSLConnection
+from redis.asyncio.connection import AbstractConnection, Connection
 from redis.asyncio.connection import parse_url as parse_asyncio_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -43,10 +43,9 @@ from workers.protocol.meaning import (
     takes_no_more_clients,
     was_not_run,
 )
-from workers.protocol.pools import BlockingPool, LookingPool, Pool, WatchedPool
 from workers.protocol.routing import RoutedClient
 from workers.protocol.slots import slot_of
-from workers.protocol.wire import improved
+from workers.protocol.wire import BlockingPool, Pool, Route, improved
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
@@ -80,77 +79,55 @@ def reader_client(
     return _client(url, key, block_ms / 1000 + timeout_s, 1)
 
 
-class _Kind(NamedTuple):
-    """The differences between clients for event loops and for threads."""
-
-    parse_url: Any
-    pool: Any
-    master_pool: Any
-    connection: Any
-    retry: Any
-
-
-_ASYNCIO = _Kind(parse_asyncio_url, Pool, WatchedPool, improved, Retry(NoBackoff(), 0))
-_BLOCKING = _Kind(parse_url, BlockingPool, LookingPool, lambda kind: kind, BlockingRetry(NoBackoff(), 0))
-
-
 class _Source:
-    """An address, and the pools of connections to it. Raises ConfigurationError."""
+    """An address, and pools of connections to it. Raises ConfigurationError."""
 
-    def __init__(self, kind: _Kind, url: str, timeout_s: float, max_connections: int) -> None:
+    def __init__(self, url: str, timeout_s: float, max_connections: int, *, in_threads: bool = False) -> None:
         self.address = read_address(url)
-        self._kind, self._url = kind, url
-        self._pools: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_s}
-        self._connections: dict[str, Any] = {
+        self._url = url
+        self._in_threads = in_threads
+        self._pool_kind: Any = BlockingPool if in_threads else Pool
+        self._limits: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_s}
+        with _named(url):
+            parsed: Any = parse_url(self.address.node) if in_threads else parse_asyncio_url(self.address.node)
+            credentials = credentials_of(url)
+        self._class = parsed.pop("connection_class", redis.Connection if in_threads else Connection)
+        if credentials:
+            parsed = _without(parsed, "username", "password") | {"credential_provider": credentials}
+        self._options: dict[str, Any] = {
             "socket_timeout": timeout_s,
             "socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S),
             "decode_responses": False,
             "legacy_responses": False,
             "protocol": 2,
-            "retry": kind.retry,
+            "retry": BlockingRetry(NoBackoff(), 0) if in_threads else Retry(NoBackoff(), 0),
             "retry_on_error": [],
             "driver_info": _driver_info(),
+            **parsed,
         }
-        with _named(url):
-            self._connections |= kind.parse_url(self.address.node)
-            credentials = credentials_of(url)
-        if credentials:
-            self._connections = {
-                **_without(self._connections, "username", "password"),
-                "credential_provider": credentials,
-            }
-        self._elsewhere = _without(self._connections, "host", "port", "connection_class")
-        """The options of connections to servers that others name."""
 
-    def directory(self, slot: int = 0) -> Directory:
-        """Return who can tell the server that takes writes."""
-        return Directory(self.address, self._elsewhere, slot)
+    def directory(self) -> Directory:
+        """Return a directory of the servers that take writes."""
+        return Directory(self.address, _without(self._options, "host", "port"))
 
-    def pool(self, key: str) -> Any:
-        """Return a pool for the server, or in a cluster for the node that has ``key``."""
-        if self.address.topology is Topology.SINGLE:
-            return self._checked(lambda: self._kind.pool(**self._pools, **self._connections))
-        directory = self.directory(slot_of(key.encode()))
-        tls = self.address.tls
-        return self._checked(lambda: self._kind.master_pool(directory, tls=tls, **self._pools, **self._elsewhere))
+    def pool(self, key: str = "", **server: Any) -> Any:
+        """Return a pool for the server, in a cluster for the node that has ``key``. ``server`` is one node of it."""
+        route = None
+        if self.address.topology is not Topology.SINGLE and not server:
+            route = Route(self.directory(), slot_of(key.encode()))
+        kind = improved(self._class, route, in_threads=self._in_threads)
+        options = self._options | server
+        with _named(self._url):
+            kind(**options)  # raise here, and not at the first call, if a connection would reject an option
+            return self._pool_kind(connection_class=kind, **self._limits, **options)
 
     def client_at(self, node: Host) -> "Redis":
         """Return a client for one node of a cluster."""
-        kind = {"connection_class": SSLConnection} if self.address.tls else {}
-        options: dict[str, Any] = {**self._pools, **self._elsewhere, **kind, "host": node[0], "port": node[1]}
-        return _raw(Redis.from_pool(self._checked(lambda: Pool(**options))))
-
-    def _checked(self, make: Callable[[], Any]) -> Any:
-        """Make a pool. Raise here, and not at the first call, if a connection would reject an option."""
-        with _named(self._url):
-            pool = make()
-            pool.connection_class(**pool.connection_kwargs)
-        pool.connection_class = self._kind.connection(pool.connection_class)
-        return pool
+        return _raw(Redis.from_pool(self.pool(host=node[0], port=node[1])))
 
 
 def _client(url: str, key: str | None, timeout_s: float, max_connections: int) -> "Redis":
-    source = _Source(_ASYNCIO, url, timeout_s, max_connections)
+    source = _Source(url, timeout_s, max_connections)
     pool = source.pool(key or "")
     if source.address.topology is not Topology.CLUSTER or key is not None:
         return _raw(Redis.from_pool(pool))
@@ -187,22 +164,32 @@ class KeptConnection:
 
     async def execute_command(self, *words: Any) -> Any:
         """Send one command and return its reply. Raises what redis-py raises, `NotSentError` where it was not sent."""
+        [reply] = await self.execute_together([words])
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def execute_together(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send commands in one pipeline and return their replies, which may be errors. Raises if the contact is lost.
+
+        The client's timeout holds for all of them together.
+        """
         was_sent = False
         try:
             async with asyncio.timeout(self._timeout_s), self._turn:
                 connection = await self._connected()
-                packed, was_sent = connection.pack_command(*words), True
+                packed = [part for words in commands for part in connection.pack_command(*words)]
+                was_sent = True
                 await connection.send_packed_command(packed, check_health=False)
-                try:
-                    return await connection.read_response()
-                except ResponseError as error:
-                    if is_failover_error(error):
-                        await self._drop()  # before the next one's turn
-                    raise
+                replies = [await _reply_of(connection) for _ in commands]
+                if any(isinstance(reply, Exception) and is_failover_error(reply) for reply in replies):
+                    await self._drop()  # before the next one's turn
+                return replies
         except TimeoutError as error:
+            what = str(commands[0][0])
             if not was_sent:
-                raise NotSentError(f"no connection to send {words[0]} on within {self._timeout_s:g} s") from error
-            raise RedisTimeoutError(f"no reply to {words[0]} within {self._timeout_s:g} s") from error
+                raise NotSentError(f"no connection to send {what} on within {self._timeout_s:g} s") from error
+            raise RedisTimeoutError(f"no reply to {what} within {self._timeout_s:g} s") from error
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             if was_sent or was_not_run(error) or meaning_of(error) is not Meaning.AWAY:
                 raise
@@ -219,6 +206,14 @@ class KeptConnection:
     async def _drop(self) -> None:
         if self._connection is not None:
             await self._connection.disconnect(nowait=True)
+
+
+async def _reply_of(connection: AbstractConnection) -> Any:
+    """Return the next reply, which may be an error of Redis."""
+    try:
+        return await connection.read_response()
+    except ResponseError as error:
+        return error
 
 
 @asynccontextmanager
@@ -257,7 +252,7 @@ def blocking_client(
 
     In a cluster, ``key`` names the slot whose node it is for. It must not be in use while `close` is called.
     """
-    return redis.Redis.from_pool(_Source(_BLOCKING, url, timeout_s, max_connections).pool(key))
+    return redis.Redis.from_pool(_Source(url, timeout_s, max_connections, in_threads=True).pool(key))
 
 
 @contextmanager

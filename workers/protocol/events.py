@@ -58,6 +58,10 @@ _TEXTS = {"entry", "job", "type", "new_entry"}
 _NUMBERS = {*COLUMNS, "token", "visibility_ms", "due_ms", "until_ms", "deliveries", "in_flight", "certain"} - _TEXTS
 _NUMBER = re.compile(r"-?[0-9]{1,16}")
 _MS = re.compile(r"[0-9]{1,15}-")
+OLDEST_AUTOMATIC_ID_MS = 1_483_228_800_000
+"""2017-01-01. Redis streams are younger, so a producer chose any lower entry ID, and that ID is not a time."""
+UNKNOWN = "-"
+"""The value of `ready_ms` if no field and no ID says it."""
 
 
 def event_fields(event: str, **facts: object) -> list[Any]:
@@ -109,8 +113,11 @@ def decode_entry(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]
         if entry:
             data["entry"] = entry
             data.setdefault("generation", 0)
-            if "enqueued_ms" not in data and _MS.match(entry):
-                data["enqueued_ms"] = int(entry.partition("-")[0])
+            if _MS.match(entry):
+                entry_ms = int(entry.partition("-")[0])
+                data.setdefault("enqueued_ms", entry_ms)
+                if "delivered_ms" in data and "ready_ms" not in own and entry_ms >= OLDEST_AUTOMATIC_ID_MS:
+                    data["ready_ms"] = entry_ms
         if row in rejected:
             data["verb"] = "ack"
         name = EventName.REFUSED.value if row in rejected else event

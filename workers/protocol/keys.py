@@ -41,7 +41,7 @@ def _check_name(kind: str, name: str) -> None:
         raise ConfigurationError(f"{kind} {name!r} contains control characters. Use printable ones.")
 
 
-def _hash_tag(name: str) -> str | None:
+def hash_tag(name: str) -> str | None:
     """Return the tag Redis Cluster would hash instead of the whole name, if the name has one."""
     start = name.find("{")
     if start < 0:
@@ -53,7 +53,7 @@ def _hash_tag(name: str) -> str | None:
 def _prefix(stream: str) -> str:
     """Return what derived keys of ``stream`` start with. Raises ConfigurationError."""
     _check_name("stream", stream)
-    tag = _hash_tag(stream)
+    tag = hash_tag(stream)
     if tag is None:
         if "}" in stream:
             raise ConfigurationError(
@@ -114,7 +114,7 @@ def split_pair(pair: str) -> tuple[str, str] | None:
     return (stream, group) if stream and group else None
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=32_768)
 def group_keys(stream: str, group: str) -> GroupKeys:
     """Spell the keys of ``stream``/``group``. Raises ConfigurationError for names that cannot work."""
     prefix = _prefix(stream)
@@ -188,16 +188,8 @@ def namespace_keys(namespace: str) -> NamespaceKeys:
             f"namespace {namespace!r} contains '{{', '}}' or ':'. Use letters, digits, '-' and '_'."
         )
     tag = "{" + namespace + "}"
-    return NamespaceKeys(
-        namespace,
-        f"{tag}:replicas",
-        f"{tag}:groups",
-        f"{tag}:live",
-        f"{tag}:drained",
-        f"{tag}:watched",
-        f"{tag}:scanned",
-        f"{tag}:journal",
-    )
+    names = ("replicas", "groups", "live", "drained", "watched", "scanned", "journal")
+    return NamespaceKeys(namespace, *(f"{tag}:{name}" for name in names))
 
 
 TYPES: Mapping[str, str] = MappingProxyType(

@@ -41,12 +41,8 @@ class NobodyYetError(NoMasterError):
     """The same, but some of them know the name. There is none now, and a failover may be under way."""
 
 
-class SlotMovedError(RedisConnectionError):
-    """Keys are at another node of a cluster than before. The call was not sent. A repetition goes there."""
-
-
 class NotSentError(RedisConnectionError):
-    """There is no connection, and none could be made. The call was not sent."""
+    """There is no connection to the server that takes writes, or none could be made. The call was not sent."""
 
 
 class Meaning(Enum):
@@ -66,7 +62,7 @@ class Meaning(Enum):
     """A plain ``ERR``: the request itself is at fault, or the script it runs, or something that has no code."""
 
 
-_NOT_SENT = (AllInUseError, NoMasterError, SlotMovedError, NotSentError)
+_NOT_SENT = (AllInUseError, NoMasterError, NotSentError)
 
 # The answers of a node that is up but not (any more) the one for writes. Drop the connection and look again. ASK
 # belongs here, too. While a slot moves, a call on several of its keys is served at neither end.
@@ -172,11 +168,11 @@ def in_words(error: object) -> str:
         return f"{said} (`reaper doctor` names the key)"
     meaning = meaning_of(error) if isinstance(error, BaseException) else meaning_of_text(said)
     if meaning is Meaning.DENIED:
-        return f"{said} (`ACL LOG` at the server names what; `reaper acl` prints the rights to give)"
+        return f"{said} (see `ACL LOG` of the server; `reaper acl` prints the permissions to grant)"
     if meaning is Meaning.UNCLEAR and _NO_COMMAND.search(said):
         missing = _MISSING_COMMAND.search(said)
-        which = f"{missing[1]}, which" if missing else "a command in a script of ours, which"
-        return f"the server does not know {which} we need: renamed or removed (`rename-command`), or there is a proxy"
+        which = missing[1] if missing else "a command of a script"
+        return f"the server does not know {which}: it was renamed or removed (`rename-command`), or a proxy rejects it"
     return said
 
 
@@ -195,7 +191,7 @@ def is_outage(error: BaseException) -> bool:
     return is_contact_error(error) and not isinstance(error, AllInUseError)
 
 
-_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, NobodyYetError, SlotMovedError, NotSentError)
+_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, NobodyYetError, NotSentError)
 
 
 def kind_of(error: BaseException) -> str:

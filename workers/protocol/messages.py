@@ -175,32 +175,6 @@ def read_metadata(entry_id: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> Meta
     )
 
 
-COPY_FIELDS = [FIELD_JOB, FIELD_DELIVERIES, FIELD_GENERATION, FIELD_FIRST_MS, FIELD_CONSUMERS, FIELD_COPIES]
-"""What a copy of a job ends with, in this order, of which nothing else is said."""
-
-
-Copied = tuple[bytes, int, int, int, int]
-"""Job ID, deliveries, generation, first_ms and copies."""
-
-
-def read_copy(names: Sequence[bytes], reserved: bytes, flat: Sequence[bytes]) -> Copied | None:
-    """Read what a plain copy ends with, as `read_metadata` does.
-
-    ``names`` are those in ``flat``, and ``reserved`` is the first one of them that is ours. None for other entries, and
-    for values that need a second look. In a mass nearly all that is read is of that kind.
-    """
-    if names.index(reserved) != len(names) - len(COPY_FIELDS) or names[-len(COPY_FIELDS) :] != COPY_FIELDS:
-        return None
-    job_id, before, redriven, first, _, copied = flat[1 - 2 * len(COPY_FIELDS) :: 2]
-    try:
-        deliveries, generation, copies = _SMALL_NUMBERS[before], _SMALL_NUMBERS[redriven], _SMALL_NUMBERS[copied]
-    except KeyError:
-        return None
-    if is_job_id(job_id) and first.isdigit() and len(first) <= _MAX_DIGITS:
-        return job_id, deliveries, generation, int(first), copies
-    return None
-
-
 def is_job_id(value: bytes) -> bool:
     """Tell whether ``value`` can be a job ID. Journal columns separate job IDs by commas, so it has none."""
     return _JOB_ID.fullmatch(value) is not None

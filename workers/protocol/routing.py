@@ -1,11 +1,9 @@
 """A client for all nodes of a cluster. Each command or pipeline goes to the node that has the slot of its first key.
 
 One without a key goes to the node of slot 0. No call is sent twice. The answer that a slot has moved is raised, and the
-next command looks again. The change to another node is visible. The first command there raises `SlotMovedError`, like a
-command on a dropped connection.
+next command looks again.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +13,13 @@ from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import RedisError
 
 from workers.protocol.address import Host
-from workers.protocol.directory import LOOK_S, Directory, asked_in_thread, owner_in
-from workers.protocol.meaning import SlotMovedError, is_contact_error
-from workers.protocol.slots import SlotTable, key_of, slot_of
+from workers.protocol.directory import Directory
+from workers.protocol.meaning import is_contact_error
+from workers.protocol.slots import key_of, slot_of
 
 
 class RoutedClient(Redis):
-    """Holds a client for each node that it had to do with. Commands without a key use a pool of their own."""
+    """Holds a client for each node that it used. Commands without a key use a pool of their own."""
 
     def __init__(self, anywhere: ConnectionPool, directory: Directory, client_at: Callable[[Host], Redis]) -> None:
         super().__init__(connection_pool=anywhere)
@@ -29,18 +27,13 @@ class RoutedClient(Redis):
         self._directory = directory
         self._client_at = client_at
         self._clients: dict[Host, Redis] = {}
-        self._routed: dict[int, Host] = {}
-        """Where commands on keys of a slot went last."""
-        self._table = SlotTable()
-        self._asked_at: float | None = None
-        self._is_asking = False
 
     async def execute_command(self, *words: Any, **options: Any) -> Any:
         """Send one command and return its reply. Raises what redis-py raises."""
         key = key_of(words)
         if key is None:
             return await super().execute_command(*words, **options)  # type: ignore[no-untyped-call]
-        client = await self._at(key)
+        client = await self.client_for(key)
         try:
             return await client.execute_command(*words, **options)
         except (RedisError, OSError) as error:
@@ -51,56 +44,34 @@ class RoutedClient(Redis):
         """Return a pipeline for commands on keys of one slot, and commands without keys."""
         return _RoutedPipeline(self, transaction, shard_hint)
 
-    async def pool_at(self, key: bytes) -> ConnectionPool:
-        """Return the pool of the node that has ``key``. Raises NoMasterError."""
-        return (await self._at(key)).connection_pool
+    async def client_for(self, key: bytes) -> Redis:
+        """Return a client for the node that has ``key``. Raises NoMasterError."""
+        client = self._client_of(await self._directory.owner(slot_of(key)))
+        for node in self._clients.keys() - self._directory.table.masters:
+            await self._clients.pop(node).aclose()  # calls that are under way there see a lost contact
+        return client
 
     async def masters(self) -> list[Redis]:
         """Return a client for each node that has slots. Raises NoMasterError."""
-        await self._look()
-        return [self._client_of(node) for node in sorted(self._table.masters)]
+        await self._directory.look()
+        return [self._client_of(node) for node in sorted(self._directory.table.masters)]
 
     def node_of(self, key: str | bytes) -> Host | None:
         """Return the node that had ``key`` when the cluster was asked last, None if it was not asked yet."""
-        return self._table.owner(slot_of(key if isinstance(key, bytes) else key.encode()))
+        return self._directory.table.owner(slot_of(key if isinstance(key, bytes) else key.encode()))
 
     def failed(self, error: Exception) -> None:
         """Have another node asked for the slots where one was not the right one, or is away."""
         if is_contact_error(error):
-            self._asked_at = None
-            self._directory.close()
-
-    async def _at(self, key: bytes) -> Redis:
-        slot = slot_of(key)
-        await self._look()
-        owner = owner_in(self._table, slot)
-        before, self._routed[slot] = self._routed.get(slot, owner), owner
-        if before != owner:
-            raise SlotMovedError(f"slot {slot} of the cluster moved to {owner[0]}:{owner[1]}")
-        return self._client_of(owner)
+            self._directory.doubt()
 
     def _client_of(self, node: Host) -> Redis:
         if node not in self._clients:
             self._clients[node] = self._client_at(node)
         return self._clients[node]
 
-    async def _look(self) -> None:
-        """Ask for the slots if the table is old. While one task asks, the others go by the latest table."""
-        is_old = self._asked_at is None or time.monotonic() - self._asked_at > LOOK_S * 0.9
-        if not is_old or (self._is_asking and self._table.ranges):
-            return
-        self._is_asking = True
-        try:
-            self._table = await asked_in_thread(self._directory.slots)
-            self._asked_at = time.monotonic()
-        finally:
-            self._is_asking = False
-        for node in self._clients.keys() - self._table.masters:
-            await self._clients.pop(node).aclose()  # calls that are under way there see a lost contact
-
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close the connections to all nodes."""
-        self._directory.close()
         for client in self._clients.values():
             await client.aclose()
         await super().aclose(close_connection_pool)
@@ -115,7 +86,7 @@ class _RoutedPipeline(Pipeline):
         keys = (key_of(words) for words, _ in self.command_stack)
         key = next((key for key in keys if key is not None), None)
         if key is not None:
-            self.connection_pool = await self._client.pool_at(key)
+            self.connection_pool = (await self._client.client_for(key)).connection_pool
         try:
             replies = await super().execute(raise_on_error)
         except (RedisError, OSError) as error:

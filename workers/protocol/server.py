@@ -1,14 +1,11 @@
-"""The answering server, its abilities, and the advice if there is none.
+"""The answering server, and the advice if there is none.
 
-The server is asked for its abilities, because its version is no sure sign (Valkey, providers). Each question is a call
-without effect. It is a command without its arguments, or a call that is rejected on a missing key and on an existing
-one.
+Whether it knows CLAIM is asked by a call without effect, because its version is no sure sign (Valkey, providers).
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -44,7 +41,7 @@ class Release:
         numbers = tuple(int(part) for part in re.findall(r"\d+", self.version)[:3])
         oldest = OLDEST[self.product]
         if numbers < oldest:
-            return f"is older than {'.'.join(map(str, oldest))}, the first version with what recovery needs"
+            return f"is older than {'.'.join(map(str, oldest))}, the first version that has what recovery needs"
         if self.product == REDIS and CRASHING[0] <= numbers <= CRASHING[1]:
             return "crashes when entries of a stream are claimed that were deleted (CVE-2022-31144)"
         return ""
@@ -66,14 +63,14 @@ _AUTHORITY = "(REAPER_REDIS_CA_FILE)"
 _OF_TLS = (
     ("certificate has expired", "Renew its certificate."),
     ("certificate is not valid for", "Write the name that its certificate is for in redis_url."),
-    ("CERTIFICATE_VERIFY_FAILED", f"Name who has signed its certificate in redis_ca_file {_AUTHORITY}."),
+    ("CERTIFICATE_VERIFY_FAILED", f"Name the authority that signed its certificate in redis_ca_file {_AUTHORITY}."),
     ("a certificate or key cannot be read", "Correct redis_ca_file, redis_cert_file or redis_key_file."),
-    ("CERTIFICATE_REQUIRED", "It asks for a certificate of ours: set redis_cert_file and redis_key_file."),
+    ("CERTIFICATE_REQUIRED", "It asks for a client certificate: set redis_cert_file and redis_key_file."),
 )
 """Advice about a handshake that failed, by words of the error."""
 _OF_LIMITS = (
     ("DB index", "It has fewer databases: end redis_url with a lower number, or with none."),
-    ("unknown command", "It is to know that by its own name: see its rename-command, or the proxy in front of it."),
+    ("unknown command", "Allow this command under its own name, in rename-command or in the proxy."),
 )
 """Advice about other errors, by words of the server."""
 _CUT_SHORT = ("Connection reset", "Connection closed", "Timeout connecting")
@@ -132,54 +129,19 @@ _OTHER_KINDS = {
 """The sentence about a server of another kind than the address means."""
 
 
-class Capability(StrEnum):
-    """Abilities that some servers have, and others lack."""
-
-    CLAIM = "CLAIM"
-    """``XREADGROUP … CLAIM``: a reader takes what is overdue before what is new (Redis 8.4)."""
-    XNACK = "XNACK"
-    """A delivery is given back where it is (Redis 8.8)."""
-
-
-Capabilities = Mapping[Capability, bool | None]
-"""None = unknown: our user may not ask."""
-
-
-async def capabilities_quietly(client: "Redis") -> Capabilities:
-    """Ask for each ability that needs no right, so that the server rejects and logs no call. That is all but CLAIM.
-
-    Of a command alone, the number of its arguments is checked before the user's rights are. Raises what redis-py
-    raises.
-    """
-    return {Capability.XNACK: await _knows(client, "XNACK")}
-
-
-async def capabilities_of(client: "Redis", absent: str) -> Capabilities:
-    """Ask for each. ``absent`` is a missing key that our user may touch. Raises what redis-py raises."""
-    return {Capability.CLAIM: await knows_claim(client, absent), **await capabilities_quietly(client)}
-
-
 async def knows_claim(client: "Redis", absent: str) -> bool | None:
-    """Ask for CLAIM alone. ``absent`` as in `capabilities_of`, or no stream. Raises what redis-py raises."""
-    return await _knows(client, "XREADGROUP", "GROUP", _NOBODY, _NOBODY, "CLAIM", "1000", "STREAMS", absent, ">")
+    """Return whether the server knows ``XREADGROUP … CLAIM`` (Redis 8.4), or None if our user may not ask.
 
-
-UNSEEN = "XNACK: verified on a simulator only"
-"""The note on XNACK, until a server with it was at hand."""
-_NOBODY = "stream-reaper:nobody"
-_CANNOT_TELL = (Meaning.DENIED, Meaning.AWAY, Meaning.LOCKED_OUT)
-
-
-async def _knows(client: "Redis", *words: str) -> bool | None:
-    """Tell whether the server knows these words, by how it refuses the call."""
+    ``absent`` is a missing key that our user may touch, or no stream. Raises what redis-py raises.
+    """
     try:
-        await client.execute_command(*words)
+        await client.execute_command(
+            "XREADGROUP", "GROUP", _NO_GROUP, _NO_GROUP, "CLAIM", "1000", "STREAMS", absent, ">"
+        )
     except ResponseError as error:
         return None if meaning_of(error) in _CANNOT_TELL else not is_not_known(error)
     return True
 
 
-def in_words(capabilities: Capabilities) -> str:
-    """Return the optional features of a server for people, like ``CLAIM, XNACK unknown``. Empty if it has none."""
-    known = [name if can else f"{name} unknown" for name, can in capabilities.items() if can or can is None]
-    return ", ".join(known) + (f" ({UNSEEN})" if capabilities.get(Capability.XNACK) else "")
+_NO_GROUP = "stream-reaper:nobody"
+_CANNOT_TELL = (Meaning.DENIED, Meaning.AWAY, Meaning.LOCKED_OUT)

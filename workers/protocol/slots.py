@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.protocol.address import Host
+from workers.protocol.keys import hash_tag
 
 SLOTS = 16_384
 
@@ -19,22 +20,16 @@ _WITHOUT_KEY = frozenset({
 })  # fmt: skip
 
 
-def tag_of(key: bytes) -> bytes | None:
-    """Return the hash tag of ``key``, between its first ``{`` and the next ``}``. None if that is empty."""
-    _, brace, rest = key.partition(b"{")
-    tag, closed, _ = rest.partition(b"}")
-    return tag if brace and closed and tag else None
-
-
 def slot_of(key: bytes) -> int:
     """Return the slot of ``key``, or of its hash tag."""
-    return crc_hqx(tag_of(key) or key, 0) % SLOTS
+    tag = hash_tag(key.decode("latin-1"))
+    return crc_hqx(tag.encode("latin-1") if tag else key, 0) % SLOTS
 
 
 def key_of(words: Sequence[Any]) -> bytes | None:
     """Return the first key of a command, or None. All keys of a call of ours share one slot."""
-    said: list[Any] = [*_bytes(words[0]).split(), *words[1:]]
-    command, rest = said[0].upper(), said[1:]
+    split: list[Any] = [*_bytes(words[0]).split(), *words[1:]]
+    command, rest = split[0].upper(), split[1:]
     if command in _WITHOUT_KEY:
         return None
     if command in _SCRIPTS:
@@ -51,12 +46,12 @@ def _bytes(word: Any) -> bytes:
 
 @dataclass(frozen=True)
 class SlotTable:
-    """The owners of slots."""
+    """The owners of slots. A primary that Sentinels name owns all of them."""
 
     ranges: tuple[tuple[int, int, Host], ...] = ()
-    """First and last slot, and the master that takes their writes."""
+    """First and last slot, and the node that takes their writes."""
     nodes: frozenset[Host] = frozenset()
-    """All that were named, replicas as well."""
+    """All nodes that were named, replicas as well."""
 
     def owner(self, slot: int) -> Host | None:
         """Return the owner of ``slot``, or None."""
@@ -64,12 +59,12 @@ class SlotTable:
 
     @property
     def masters(self) -> frozenset[Host]:
-        """All that have slots."""
+        """All nodes that have slots."""
         return frozenset(host for _, _, host in self.ranges)
 
 
 def parse_slots(reply: Any, asked: Host) -> SlotTable:
-    """Read what ``asked`` replied to CLUSTER SLOTS, in bytes. A node that does not know its own name leaves it out."""
+    """Read the reply of ``asked`` to CLUSTER SLOTS, in bytes. A node that does not know its own name leaves it out."""
     ranges, nodes = [], set()
     for first, last, *named in reply:
         hosts = [((host or b"").decode() or asked[0], int(port)) for host, port, *_ in named]

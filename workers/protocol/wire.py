@@ -1,35 +1,86 @@
-"""Our connections: packed by hiredis, and clear about why a server refuses."""
+"""Our connections and pools. They follow the server that takes writes, and report why a server rejects them."""
 
 import asyncio
-from contextlib import nullcontext, suppress
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, cast
 
 import anyio
 import hiredis
+import redis
+from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.connection import AbstractConnection, SSLConnection
-from redis.asyncio.sentinel import SentinelManagedConnection
+from redis.connection import AbstractConnection as BlockingConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from workers.protocol.address import Host
+from workers.protocol.directory import Directory
+from workers.protocol.meaning import AllInUseError, NotSentError, is_failover_error
+
 NEWCOMER_TIMEOUT_S = 0.5
-"""How long a connection that was refused listens for the reason."""
+"""How long a connection that was rejected listens for the reason."""
 
 
-def improved(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Return ``kind``, a class of asyncio connections, with our differences."""
-    return type(kind.__name__, (_Improved, kind), {})
+class Route:
+    """Leads the connections of a pool to the server that takes writes to a slot."""
+
+    def __init__(self, directory: Directory, slot: int) -> None:
+        self._directory = directory
+        self._slot = slot
+
+    async def lead(self, connection: Any) -> bool:
+        """Have ``connection`` lead there. Return False if it led to another server, and is disconnected now."""
+        if not connection.is_connected:
+            self._directory.doubt()
+            connection.host, connection.port = await self._directory.owner(self._slot)
+            return True
+        with suppress(RedisError, OSError):  # a failover may be under way
+            if _host_of(connection) != await self._directory.owner(self._slot):
+                await connection.disconnect(nowait=True)
+                return False
+        return True
+
+    def lead_blocking(self, connection: Any) -> None:
+        """Do the same in a thread that may block."""
+        with suppress(RedisError, OSError):
+            if connection.is_connected and _host_of(connection) != self._directory.owner_blocking(self._slot):
+                connection.disconnect()
+        if not connection.is_connected:
+            self._directory.doubt()
+            connection.host, connection.port = self._directory.owner_blocking(self._slot)
+
+    def failed(self, error: Exception) -> None:
+        """Have another server asked where one answered that it does not take writes now."""
+        if is_failover_error(error):
+            self._directory.doubt()
+
+
+def _host_of(connection: Any) -> Host:
+    return connection.host, int(connection.port)
+
+
+def improved(kind: Any, route: Route | None, *, in_threads: bool = False) -> Any:
+    """Return ``kind``, a class of connections, with our differences. ``route`` leads to other servers than its own."""
+    return type(kind.__name__, (_BlockingImproved if in_threads else _Improved, kind), {"route": route})
 
 
 class _Improved(AbstractConnection):
+    route: Route | None = None
+
     async def connect(self) -> None:
+        """Connect, or return at once if it is connected, and to the right server."""
+        if self.route and not await self.route.lead(self):
+            await self.route.lead(self)
         if isinstance(self, SSLConnection) and not self.is_connected:
             _read_certificates(self)
         try:
             await super().connect()  # type: ignore[no-untyped-call]
         except RedisConnectionError as error:
-            said = await _said_to_newcomers(self) if type(error) is RedisConnectionError else ""
-            if said:
-                raise RedisConnectionError(said) from error
+            reason = await _said_to_newcomers(self) if type(error) is RedisConnectionError else ""
+            if reason:
+                raise RedisConnectionError(reason) from error
             raise
 
     def pack_command(self, *args: Any) -> list[bytes]:
@@ -40,9 +91,9 @@ class _Improved(AbstractConnection):
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """As redis-py's own, which bounds it by `asyncio.wait_for`. Before Python 3.12 that swallows cancellations."""
         if not self.is_connected:
-            if isinstance(self, SentinelManagedConnection):  # by now another server may be the master
-                raise RedisConnectionError("the connection was closed before a command was sent")
-            await self.connect_check_health(check_health=False)
+            await self.connect()
+        elif self.route and not await self.route.lead(self):
+            raise NotSentError("another server takes the writes now")
         if check_health:
             await self.check_health()  # type: ignore[no-untyped-call]
         try:
@@ -59,6 +110,14 @@ class _Improved(AbstractConnection):
             await self.disconnect(nowait=True)  # the effect of a half-sent command is unknown
             raise
 
+    async def read_response(self, *words: Any, **options: Any) -> Any:
+        try:
+            return await super().read_response(*words, **options)
+        except RedisError as error:
+            if self.route:
+                self.route.failed(error)
+            raise
+
     async def can_read(self) -> bool:
         """Raise RedisConnectionError if the connection was reset while idle, so that it is made again.
 
@@ -71,6 +130,81 @@ class _Improved(AbstractConnection):
     async def disconnect(self, *arguments: Any, **options: Any) -> None:
         with suppress(RedisTimeoutError):  # the event loop hung during the wait for the end; it is closed
             await super().disconnect(*arguments, **options)
+
+
+class _BlockingImproved(BlockingConnection):
+    route: Route | None = None
+
+    def connect(self) -> None:
+        """Connect, or return at once if it is connected, and to the right server."""
+        if self.should_reconnect():  # type: ignore[no-untyped-call]
+            self.disconnect()  # type: ignore[no-untyped-call]
+        if self.route:
+            self.route.lead_blocking(self)
+        super().connect()  # type: ignore[no-untyped-call]
+
+    def read_response(self, *words: Any, **options: Any) -> Any:
+        try:
+            return super().read_response(*words, **options)
+        except RedisError as error:
+            if self.route:
+                self.route.failed(error)
+            raise
+
+
+class Pool(BlockingConnectionPool):
+    """Tells an exhausted pool from a server that does not answer, and gives out connected connections first.
+
+    The last returned connection is next. A connection that could not connect would fail again and again while connected
+    ones are idle, above all if the server accepts no more clients.
+    """
+
+    async def release(self, connection: AbstractConnection) -> None:
+        """Take a connection back."""
+        await super().release(connection)
+        if not connection.is_connected and connection in self._available_connections:
+            self._available_connections.remove(connection)
+            self._available_connections.insert(0, connection)
+
+    async def get_connection(self, *words: Any, **options: Any) -> AbstractConnection:
+        """Return a connected connection. Raises what redis-py raises, or AllInUseError."""
+        with _exhausted(self):
+            connection = await super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
+        return cast("AbstractConnection", connection)
+
+
+class BlockingPool(redis.BlockingConnectionPool):
+    """As `Pool`, for threads."""
+
+    def release(self, connection: Any) -> None:
+        """Take a connection back."""
+        super().release(connection)  # type: ignore[no-untyped-call]
+        with self.pool.mutex, suppress(ValueError):  # another thread may have taken it
+            if not connection.is_connected:
+                self.pool.queue.remove(connection)
+                self.pool.queue.insert(0, connection)
+
+    def get_connection(self, *words: Any, **options: Any) -> Any:
+        """Return a connected connection. Raises what redis-py raises, or AllInUseError."""
+        with _exhausted(self):
+            return super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
+
+    def drop_idle(self) -> None:
+        """Have each connection connect anew before its next call. Other threads go on with the call under way."""
+        for connection in self._connections:
+            connection.mark_for_reconnect()
+
+
+@contextmanager
+def _exhausted(pool: Any) -> Iterator[None]:
+    try:
+        yield
+    except RedisConnectionError as error:
+        if str(error) != "No connection available.":
+            raise
+        raise AllInUseError(
+            f"all {pool.max_connections} connections to Redis were in use for {pool.timeout} s"
+        ) from error
 
 
 async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:

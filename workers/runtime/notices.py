@@ -38,22 +38,32 @@ class Notices:
     def __init__(self, client: Redis) -> None:
         self._client = client
         self._wakes: dict[str, list[Wake]] = {}
-        self._subscribed: set[str] = set()
+        self._unsubscribed: set[str] = set()
         self._changed = anyio.Event()
         self._told = False
+
+    def add(self, wake: Wake, channels: Iterable[str]) -> None:
+        """Call ``wake`` at every notice on ``channels``, and after every connection."""
+        for name in channels:
+            if name not in self._wakes:
+                self._unsubscribed.add(name)
+            self._wakes.setdefault(name, []).append(wake)
+        self._changed.set()
+
+    def remove(self, wake: Wake, channels: Iterable[str]) -> None:
+        """Call it no more."""
+        for name in channels:
+            self._wakes[name].remove(wake)
 
     @contextmanager
     def waking(self, wake: Wake, channels: Iterable[str]) -> Iterator[None]:
         """While the block runs, call ``wake`` at every notice on ``channels``, and after every connection."""
         names = list(channels)
-        for name in names:
-            self._wakes.setdefault(name, []).append(wake)
-        self._changed.set()
+        self.add(wake, names)
         try:
             yield
         finally:
-            for name in names:
-                self._wakes[name].remove(wake)
+            self.remove(wake, names)
 
     async def run(self) -> None:
         """Listen until cancelled. Connect again after errors of Redis."""
@@ -75,7 +85,7 @@ class Notices:
 
     async def _listen(self) -> None:
         async with connection_of_ones_own(self._client) as connection, anyio.create_task_group() as tasks:
-            self._subscribed.clear()
+            self._unsubscribed = set(self._wakes)
             begun = anyio.Event()
             tasks.start_soon(self._subscribe, connection, begun)
             await begun.wait()
@@ -85,10 +95,9 @@ class Notices:
     async def _subscribe(self, connection: AbstractConnection, begun: anyio.Event) -> None:
         """Subscribe to new channels. Old ones stay, because groups are seldom removed."""
         while True:
-            new = self._wakes.keys() - self._subscribed
+            new, self._unsubscribed = self._unsubscribed, set()
             if new:
                 await connection.send_command("SUBSCRIBE", *sorted(new))
-                self._subscribed |= new
                 begun.set()
             await self._changed.wait()
             self._changed = anyio.Event()
@@ -103,5 +112,5 @@ class Notices:
             reply = await connection.read_response()
             # A subscription wakes the waiters, too, because notices before it were missed.
             if isinstance(reply, list) and reply[0] in (b"subscribe", b"message"):
-                for wake in self._wakes.get(text(reply[1]), ()):
+                for wake in tuple(self._wakes.get(text(reply[1]), ())):
                     wake()

@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
@@ -33,71 +33,57 @@ USAGE_EXIT = 2
 """Exit code of wrong usage or settings."""
 UNREACHABLE_EXIT = 3
 """Exit code if Redis is unreachable or rejects the program."""
-_FAILURES: dict[type[StreamReaperError], tuple[int, str]] = {
-    UnreachableError: (UNREACHABLE_EXIT, "unreachable"),
-    NotPossibleError: (NEGATIVE_EXIT, "not_possible"),
-}
+_FAILURES: tuple[tuple[type[StreamReaperError], int, str], ...] = (
+    (UnreachableError, UNREACHABLE_EXIT, "unreachable"),
+    (NotPossibleError, NEGATIVE_EXIT, "not_possible"),
+    (StreamReaperError, USAGE_EXIT, "invalid"),
+)
+"""Errors with their exit codes, and their names in JSON."""
 TEXT, JSON = "text", "json"
 
-
-def _failure(error: StreamReaperError) -> tuple[int, str]:
-    """Return the exit code for an error, and its name in JSON."""
-    failures = (failure for kind, failure in _FAILURES.items() if isinstance(error, kind))
-    return next(failures, (USAGE_EXIT, "invalid"))
-
-
-def exit_code_of(error: StreamReaperError) -> int:
-    """Return the exit code of a command that ends with an error."""
-    return _failure(error)[0]
-
-
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
-_TYPED, _DONE, _MACHINE = "stream-reaper.typed", "stream-reaper.done", "machine"
+_DONE, _MACHINE = "stream-reaper.done", "machine"
 
 
 class Program(click.Group):
     """A program's group of commands, which prints errors as ``error: …``, and nothing after Ctrl-C."""
 
-    def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
-        """Run the command line."""
+    def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> NoReturn:
+        """Run the command line, and exit."""
         prepare_outputs()
         try:
-            return super().main(args, *others, **more)
+            code = super().main(args, *others, **{**more, "standalone_mode": False})
+        except click.Abort:
+            code = INTERRUPTED_EXIT
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            code = USAGE_EXIT
+        except click.ClickException as error:
+            _show_wrong_usage(error, sys.argv[1:] if args is None else args)
+            code = USAGE_EXIT
         except OSError as error:  # for example a full disk, or too many open files
             what = f" {error.filename}" if error.filename else ""
             show(f"error: cannot read or write{what}: {error.strerror or error}.", err=True)
-            sys.exit(USAGE_EXIT)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options in front of the command."""
-        ctx.meta[_TYPED] = tuple(args)
-        with _usage_errors_as_sentences(ctx.meta[_TYPED]):
-            return super().parse_args(ctx, args)
+            code = USAGE_EXIT
+        sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            with _usage_errors_as_sentences(ctx.meta[_TYPED]):
-                return super().invoke(ctx)
-        except KeyboardInterrupt:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # click itself would print an empty line
             raise click.exceptions.Exit(INTERRUPTED_EXIT) from None
 
 
-@contextmanager
-def _usage_errors_as_sentences(typed: Sequence[str]) -> Iterator[None]:
-    """Print click's errors as ``error: …``, without the passwords in words that click quotes."""
-    try:
-        yield
-    except click.exceptions.NoArgsIsHelpError:
-        raise
-    except click.UsageError as error:
-        message = error.format_message()
-        for word in typed:
-            if may_be_address(word):
-                message = message.replace(word, HIDDEN).replace(repr(word), repr(HIDDEN))
-        usage = [f"Run `{error.ctx.command_path} --help` for the usage."] if error.ctx else []
-        show(f"error: {message[:1].lower()}{message[1:]}", *usage, err=True)
-        raise click.exceptions.Exit(USAGE_EXIT) from error
+def _show_wrong_usage(error: click.ClickException, typed: Sequence[str]) -> None:
+    """Print click's error without the passwords in words that it quotes."""
+    message = error.format_message()
+    for word in typed:
+        if may_be_address(word):
+            message = message.replace(word, HIDDEN).replace(repr(word), repr(HIDDEN))
+    command = getattr(error, "ctx", None)
+    usage = [f"Run `{command.command_path} --help` for the usage."] if command else []
+    show(f"error: {message[:1].lower()}{message[1:]}", *usage, err=True)
 
 
 def settings_options(
@@ -121,13 +107,9 @@ def settings_options(
 
 
 def _config_option(prefix: str) -> Callable[[CommandT], CommandT]:
-    return click.option(
-        "--config",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        envvar=f"{prefix}CONFIG",
-        help=f"TOML file with settings. Flags and the environment are stronger.  [env: {prefix}CONFIG]",
-    )
+    summary = f"TOML file with settings. Flags and the environment are stronger.  [env: {prefix}CONFIG]"
+    path = click.Path(dir_okay=False, path_type=Path)
+    return click.option("--config", type=path, metavar="FILE", envvar=f"{prefix}CONFIG", help=summary)
 
 
 def _option(name: str, field: FieldInfo, prefix: str, summary: str | None) -> Callable[[CommandT], CommandT]:
@@ -142,7 +124,7 @@ def _option(name: str, field: FieldInfo, prefix: str, summary: str | None) -> Ca
         return click.option(flag, name, type=click.Choice(choices), default=None, help=text)
     if kind is Path:
         return click.option(flag, name, type=click.Path(path_type=Path), default=None, help=text)
-    return click.option(flag, name, type=str, metavar=_metavar(kind), default=None, help=text)
+    return click.option(flag, name, type=str, metavar=_METAVARS.get(kind, "TEXT,…"), default=None, help=text)
 
 
 def bare_type(annotation: Any) -> Any:
@@ -163,28 +145,18 @@ def _choices_of(kind: Any) -> list[str]:
     return [str(member.value) for member in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 
-def _metavar(kind: Any) -> str:
-    if kind is timedelta:
-        return "DURATION"
-    if kind in (int, float):
-        return "NUMBER"
-    return "TEXT" if kind is str else "TEXT,…"
+_METAVARS = {timedelta: "DURATION", int: "NUMBER", float: "NUMBER", str: "TEXT"}
 
 
 def _origin(name: str, field: FieldInfo, prefix: str) -> str:
-    """Return the end of a help text: the variable and the default."""
-    default = _readable(field.default) if not field.is_required() else ""
+    """Return the end of a help text: the variable and the default, unless the description explains it."""
+    default = None if field.is_required() else field.default
     parts = [f"env: {prefix}{name.upper()}"] if prefix else []
-    parts += [f"default: {default}"] if default else []
-    return f"  [{'; '.join(parts)}]" if parts else ""
-
-
-def _readable(default: Any) -> str:
-    if default is None or default in ("", ()):
-        return ""  # the description explains it
     if isinstance(default, timedelta):
-        return written(default)
-    return str(default).lower() if isinstance(default, bool) else str(default)
+        parts.append(f"default: {written(default)}")
+    elif default not in (None, "", ()):
+        parts.append(f"default: {str(default).lower() if isinstance(default, bool) else default}")
+    return f"  [{'; '.join(parts)}]" if parts else ""
 
 
 def examples(*lines: str) -> str:
@@ -199,22 +171,12 @@ def help_end(*lines: str, ok: str = "done", no: str = "", redis: bool = True) ->
     return "\n".join(["\b", "Exit status:", *status, "", examples(*lines)])
 
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
-
-
 def log_options(command: CommandT) -> CommandT:
     """Add the flags of services that log. Pass their values to `log_to_stderr`."""
-    level = click.option(
-        "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged."
-    )
-    form = click.option(
-        "--log-format",
-        type=click.Choice(LOG_FORMATS),
-        default=CONSOLE,
-        show_default=True,
-        help="Log lines for people, or JSON, one object a line.",
-    )
-    return level(form(command))
+    levels, formats = click.Choice(("debug", "info", "warning", "error")), click.Choice(LOG_FORMATS)
+    level = click.option("--log-level", type=levels, default="info", show_default=True, help="Lowest level to log.")
+    summary = "Log lines for people, or JSON, one object a line."
+    return level(click.option("--log-format", type=formats, default=CONSOLE, show_default=True, help=summary)(command))
 
 
 class DurationType(click.ParamType[float]):
@@ -277,35 +239,28 @@ def format_option(summary: str = "Print text, or JSON on one line.") -> Callable
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Print errors of stream-reaper without a traceback, in the command's format, and exit (`exit_code_of`)."""
+    """Print errors of stream-reaper without a traceback, in the command's format, and exit."""
     try:
         yield
-    except StreamReaperError as error:
-        _give_up(error)
-    except BaseExceptionGroup as group:
-        ours = plain_error(group, StreamReaperError)
+    except (StreamReaperError, BaseExceptionGroup) as error:
+        ours = error if isinstance(error, StreamReaperError) else plain_error(error, StreamReaperError)
         if ours is None:
             raise
         _give_up(ours)
 
 
 def keep_for_error(done: Mapping[str, Any]) -> None:
-    """Keep a command's result before it fails. `show_error` prints result and error in one JSON document."""
+    """Keep a command's result before it fails. The JSON document of the error then has it, too."""
     click.get_current_context().meta[_DONE] = done
 
 
-def show_error(error: StreamReaperError, *, machine: bool) -> None:
-    """Print each sentence of an error on a line, or for a machine one document with the keys of `keep_for_error`."""
-    if machine:
-        command = click.get_current_context(silent=True)
-        done = command.meta.get(_DONE, {}) if command else {}
-        show_json({"status": _failure(error)[1], "error": without_logins(str(error)), **done})
-        return
-    first, *others = (without_logins(str(sentence)) for sentence in error.args or [error])
-    show(f"error: {first}", *others, err=True)
-
-
-def _give_up(error: StreamReaperError) -> None:
+def _give_up(error: StreamReaperError) -> NoReturn:
+    """Print each sentence of an error on a line, or for a machine one document, and exit."""
+    code, status = next((code, status) for kind, code, status in _FAILURES if isinstance(error, kind))
     command = click.get_current_context(silent=True)
-    show_error(error, machine=command is not None and command.params.get(_MACHINE) is True)
-    raise SystemExit(exit_code_of(error)) from error
+    if command is not None and command.params.get(_MACHINE) is True:
+        show_json({"status": status, "error": without_logins(str(error)), **command.meta.get(_DONE, {})})
+    else:
+        first, *others = (without_logins(str(sentence)) for sentence in error.args or [error])
+        show(f"error: {first}", *others, err=True)
+    raise SystemExit(code) from error

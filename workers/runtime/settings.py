@@ -5,7 +5,7 @@ A variable can name a file with the value, for example a secret (``REAPER_REDIS_
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from importlib import import_module
 from numbers import Real
@@ -215,28 +215,28 @@ def load_settings(
 ) -> SettingsT:
     """Build ``kind`` from flags, the environment, the file and a program's arguments. Raises ConfigurationError."""
     given = {name: value for name, value in (flags or {}).items() if value not in (None, ())}
-    from_file = _read_file(file, kind) if file else {}
+    values, sources = dict(arguments or {}), dict[str, str]()
+    if file:
+        from_file = _read_file(file, kind)
+        values |= from_file
+        sources |= dict.fromkeys(from_file, f"in {file}")
     prefix = kind.model_config.get("env_prefix", "")
     _check_environment(kind, prefix)
-    weaker = dict(arguments or {}) | from_file
-    variables = {name: f"{prefix}{name.upper()}" for name in kind.model_fields} if prefix else {}
-    in_environment, named_files = _in_environment(variables)
-    from_named = {name: _read_value(variable) for name, variable in named_files.items() if name not in given}
-    # Weakest first. A flag or a variable replaces a value from a program or a file.
-    values = {name: value for name, value in weaker.items() if name not in in_environment}
-    values |= from_named | given
+    address_file = None
+    for name, variable, named_file in _in_environment(kind, prefix):
+        if named_file is None:
+            values[name], sources[name] = os.environ[variable], f"in the environment as {variable}"
+        elif name not in given:
+            values[name], sources[name] = _read_value(named_file, variable), f"in the file that {variable} names"
+            address_file = named_file if name == ADDRESS else address_file
+    values |= given
+    sources |= {name: f"as flag --{name.replace('_', '-')}" for name in given}
     try:
         settings = kind(**values)
     except ValidationError as error:
-        sources = {
-            **dict.fromkeys(from_file, f"in {file}"),
-            **{name: f"in the environment as {variables[name]}" for name in in_environment},
-            **{name: f"in the file that {variable} names" for name, variable in named_files.items()},
-            **{name: f"as flag --{name.replace('_', '-')}" for name in given},
-        }
         raise ConfigurationError(*explain(kind, error, sources)) from error
-    if ADDRESS in from_named:
-        came_from(getattr(settings, ADDRESS), Path(os.environ[named_files[ADDRESS]]))
+    if address_file:
+        came_from(getattr(settings, ADDRESS), address_file)
     return settings
 
 
@@ -253,23 +253,21 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in kind.model_fields}
 
 
-def _in_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the values, and the variables that name a file with a value, by setting. Raises ConfigurationError."""
-    values = {name: value for name, variable in variables.items() if (value := os.environ.get(variable))}
-    named: dict[str, str] = {}
-    for name, variable in variables.items():
-        file = f"{variable}{FILE_SUFFIX}"
-        if not os.environ.get(file) or f"{name}{FILE_SUFFIX.lower()}" in variables:  # a setting of its own
-            continue
-        if name in values:
-            raise ConfigurationError(f"{variable} and {file} are both set. Remove one of them.")
-        named[name] = file
-    return values, named
+def _in_environment(kind: type[Settings], prefix: str) -> Iterator[tuple[str, str, Path | None]]:
+    """Yield each setting with its variable, and with the file that the variable names instead of a value."""
+    for name in kind.model_fields if prefix else ():
+        variable, named = f"{prefix}{name.upper()}", f"{prefix}{name.upper()}{FILE_SUFFIX}"
+        names_file = os.environ.get(named) and f"{name}{FILE_SUFFIX.lower()}" not in kind.model_fields
+        if os.environ.get(variable) and names_file:
+            raise ConfigurationError(f"{variable} and {named} are both set. Remove one of them.")
+        if os.environ.get(variable):
+            yield name, variable, None
+        elif names_file:
+            yield name, named, Path(os.environ[named])
 
 
-def _read_value(variable: str) -> str:
+def _read_value(file: Path, variable: str) -> str:
     """Return the stripped content of the file that ``variable`` names. Raises ConfigurationError."""
-    file = Path(os.environ[variable])
     try:
         value = file.read_text(encoding="utf-8-sig").strip()
     except OSError as error:
@@ -283,11 +281,14 @@ def _read_value(variable: str) -> str:
 
 def _check_environment(kind: type[Settings], prefix: str) -> None:
     """Reject misspelled variables, because pydantic-settings ignores them silently."""
-    others = tuple(_service_links())
+    # Kubernetes sets variables for each Service (`REAPER_PORT_8080_TCP`).
+    services = [name.removesuffix("_SERVICE_HOST") for name in os.environ if name.endswith("_SERVICE_HOST")]
+    others = tuple(f"{service}_{part}" for service in services for part in ("SERVICE_", "PORT"))
     for variable in os.environ if prefix else ():
         if not variable.startswith(prefix) or variable.startswith(others) or variable in kind.other_env:
             continue
-        names = {variable.removeprefix(prefix).lower(), variable.removeprefix(prefix).removesuffix(FILE_SUFFIX).lower()}
+        name = variable.removeprefix(prefix).lower()
+        names = {name, name.removesuffix(FILE_SUFFIX.lower())}
         if names.isdisjoint(kind.model_fields) and names.isdisjoint(all_settings := _all_settings(kind)):
             known = {f"{prefix}{name.upper()}" for name in all_settings} | kind.other_env
             raise ConfigurationError(f"unknown setting {variable!r} in the environment{did_you_mean(variable, known)}")
@@ -298,9 +299,3 @@ def _all_settings(kind: type[Settings]) -> set[str]:
     modules = (sibling.partition(":") for sibling in kind.siblings)
     siblings: list[type[Settings]] = [getattr(import_module(module), name) for module, _, name in modules]
     return {name for one in (kind, *siblings) for name in one.model_fields}
-
-
-def _service_links() -> tuple[str, ...]:
-    """Return the beginnings of the variables that Kubernetes sets for each Service (`REAPER_PORT_8080_TCP`)."""
-    services = (name.removesuffix("_SERVICE_HOST") for name in os.environ if name.endswith("_SERVICE_HOST"))
-    return tuple(f"{service}_{part}" for service in services for part in ("SERVICE_", "PORT"))

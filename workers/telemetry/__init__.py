@@ -1,7 +1,6 @@
 """Traces and metrics: their names, the spans of deliveries, instruments, and exporters.
 
-`names` and `instruments` define every name, and a test compares them with ``docs/telemetry.md``. The span ID of a
-delivery can be computed from its entry (`deliveries`). So the leader can report a delivery of a killed worker.
+`names` and `instruments` define every name, and a test compares them with ``docs/telemetry.md``.
 
 Rules:
 
@@ -9,5 +8,6 @@ Rules:
 - Job IDs are attributes of spans, never labels of metrics.
 - Telemetry never stops or delays a job.
 
-Not every span arrives: a process that is killed loses the spans that it has not exported.
+Not every span arrives: a process that is killed loses the spans that it has not exported. The span `recover` then says
+which worker had the delivery, and until when.
 """

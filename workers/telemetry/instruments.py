@@ -38,9 +38,9 @@ WRITES_REFUSED = METER.create_counter(
 LOST_DELIVERIES = METER.create_counter(
     "reaper.lost_deliveries",
     "{delivery}",
-    "Deliveries that were lost because somebody deleted their consumer or group.",
+    "Deliveries that were lost because a third party deleted their consumer or group.",
 )
-LOST = METER.create_counter("reaper.lost", "{loss}", "Groups, and consumers of dead workers, that somebody deleted.")
+LOST = METER.create_counter("reaper.lost", "{loss}", "Deleted groups, and deleted consumers of dead workers.")
 FALSE_RECOVERIES = METER.create_counter(
     "reaper.false_recoveries",
     "{delivery}",
@@ -48,9 +48,6 @@ FALSE_RECOVERIES = METER.create_counter(
 )
 LEASES_TAKEN = METER.create_counter("reaper.leases.taken", "{lease}", "Leases of groups that replicas took.")
 SCAN_DURATION = _duration("reaper.scan.duration", "How long a scan of a group's pending entries takes.")
-CONTEXT_MALFORMED = METER.create_counter(
-    "reaper.trace_context.malformed", "{job}", "Jobs whose traceparent is nonsense."
-)
 
 
 def record_lateness(idle_ms: int, visibility_s: float, labels: Attributes) -> None:

@@ -1,7 +1,6 @@
 """The OpenTelemetry SDK, set up as our spans and metrics need it. Needs the extra ``telemetry``.
 
-A program with its own providers needs `DeliveryIds` in its ``TracerProvider``. Exports run in threads with bounded
-queues. If an endpoint is dead or slow, the surplus is dropped.
+Exports run in threads with bounded queues. If an endpoint is dead or slow, the surplus is dropped.
 """
 
 import logging
@@ -17,24 +16,14 @@ from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, V
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from workers.runtime.health_server import METRICS
-from workers.telemetry.deliveries import SPAN_ID
 from workers.telemetry.instruments import LONG_JOB_BUCKETS_S, PROCESS_DURATION_NAME
 
 SPAN_DELAY_MS = 200
 """How long ended spans wait for more. A killed process loses the spans that it has not exported."""
 MOST_SPANS_WAITING = 16_384
 """Some ten megabytes. A worker that is busy with short jobs fills the SDK's own 2,048 between two exports."""
-
-
-class DeliveryIds(RandomIdGenerator):
-    """Gives the span of a delivery its computed ID (`workers.telemetry.deliveries`), and other spans random ones."""
-
-    def generate_span_id(self) -> int:
-        """Return the ID of the next span."""
-        return SPAN_ID.get() or super().generate_span_id()
 
 
 def set_up(service: str, *, traces: bool, measures: bool, shows_metrics: bool) -> list[Callable[[], object]]:
@@ -66,7 +55,7 @@ def resource_of(service: str) -> Resource:
 def _set_up_traces(resource: Resource) -> Callable[[], object]:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=DeliveryIds())
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     processor = BatchSpanProcessor(
         OTLPSpanExporter(),
         max_queue_size=int(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") or MOST_SPANS_WAITING),

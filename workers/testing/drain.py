@@ -8,17 +8,18 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from workers.loop.in_flight import RUNNING, Delivery
 from workers.loop.reporting import Counts
 from workers.new_jobs import Fields, NewJob
 from workers.producer import Producer
+from workers.protocol.calls.group_load import GroupLoad, look_at_group
+from workers.protocol.calls.group_moves import QUARANTINE_SCORE
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import GroupKeys
 from workers.protocol.log_fields import fields
@@ -28,20 +29,16 @@ from workers.protocol.messages import (
     FIELD_JOB,
     RESERVED_PREFIX,
     RecoveryMode,
-    entry_order,
     pair_up,
     text,
     whole_number,
 )
 from workers.runtime.event_loop import require_asyncio
-from workers.testing.handlers import in_own_loop
-from workers.testing.settings import settings_of
+from workers.testing.handlers import in_own_loop, settings_of
 from workers.worker import Worker
 
 PATIENCE_S = 10.0
 _POLL_S = 0.01
-_QUARANTINE_SCORE = 2**52
-"""Members of the schedule with this score or a higher one are quarantined jobs, which are never due."""
 _SHOWN = 5
 
 
@@ -158,28 +155,13 @@ def _dead_letter(flat: list[bytes]) -> DeadLetter:
     )
 
 
-class _Left(NamedTuple):
-    """The remaining work of a group at one moment."""
-
-    ready: list[str]
-    """Streams with jobs that wait to be read."""
-    pending: int
-    scheduled: int
-    """Jobs that wait until they are due, and quarantined jobs."""
-    quarantined: int
-    """Released, and not settled."""
-    upcoming: tuple[float, str, bytes] | None
-    """Score, schedule and member of the next scheduled job, if it is not due yet."""
-
-    def __str__(self) -> str:
-        waiting = f"jobs wait to be read in {' and '.join(self.ready)}" if self.ready else "no job waits to be read"
-        return f"{waiting}, {self.pending} pending, {self.scheduled} scheduled, {self.quarantined} quarantined jobs"
-
-
 async def _wait_until_drained(client: Redis, keys: GroupKeys, worker: Worker, patience_s: float) -> None:
     """Wait until no job is left, and skip the time until scheduled jobs are due."""
     ended, since = -1, monotonic()
-    while any((left := await _look(client, keys))[:4]):
+    while True:
+        left = await look_at_group(client, keys)
+        if not (left.oldest_ready_ms or left.in_flight or left.scheduled or left.quarantined):
+            return
         counts = worker.counts
         if ended != (ended := counts.acked + counts.dead_lettered):
             since = monotonic()
@@ -187,54 +169,30 @@ async def _wait_until_drained(client: Redis, keys: GroupKeys, worker: Worker, pa
             raise _not_drained(worker, keys, f"no job came to its end for {patience_s:g} s", left)
         if worker.process is None or worker.process.finished:
             raise _not_drained(worker, keys, "the worker was stopped", left)
-        if left.upcoming and not left.ready and not left.pending:
-            _, schedule, member = left.upcoming
-            await client.zadd(schedule, {member: 0}, xx=True)
-            await client.publish(schedule, "0")  # wakes the worker, as an earlier schedule does
+        if not left.oldest_ready_ms and not left.in_flight:
+            await _skip_time(client, keys)
         await anyio.sleep(_POLL_S)
 
 
-async def _look(client: Redis, keys: GroupKeys) -> _Left:
-    """Read everything at one moment, because jobs move between places."""
-    sources, schedules = (keys.stream, keys.retry), (keys.schedule, keys.stream_schedule)
-    call = client.pipeline(transaction=True)
-    for source in sources:
-        call.xinfo_groups(source)
-        call.xinfo_stream(source)
-    for schedule in schedules:
-        call.zcard(schedule)
-        call.zrange(schedule, 0, 0, withscores=True)
-    call.hlen(keys.quarantine)
-    call.time()
-    replies: list[Any] = await call.execute(raise_on_error=False)
-    *replies, quarantined, (seconds, microseconds) = replies
-    ready, pending = list[str](), 0
-    for source, groups, stream in zip(sources, replies[:4:2], replies[1:4:2], strict=True):
-        if isinstance(groups, RedisError):  # the stream does not exist
-            continue
-        last = stream["last-entry"]
-        for group in groups:
-            if text(group["name"]) == keys.group:
-                pending += group["pending"]
-                if last and entry_order(last[0]) > entry_order(group["last-delivered-id"]):
-                    ready.append(source)
-    first = [
-        (score, schedule, member)
-        for schedule, members in zip(schedules, replies[5::2], strict=True)
-        for member, score in members
-        if score < _QUARANTINE_SCORE
-    ]
-    upcoming = min(first, default=None)
-    if upcoming and upcoming[0] <= seconds * 1000 + microseconds // 1000:
-        upcoming = None
-    return _Left(ready, pending, sum(replies[4::2]), quarantined, upcoming)
+async def _skip_time(client: Redis, keys: GroupKeys) -> None:
+    """Make the next scheduled job due. Quarantined jobs are never due."""
+    found: list[tuple[float, str, bytes]] = []
+    for schedule in (keys.schedule, keys.stream_schedule):
+        rows: Any = await client.zrange(schedule, 0, 0, withscores=True)
+        found += [(score, schedule, member) for member, score in rows if score < QUARANTINE_SCORE]
+    if found:
+        _, schedule, member = min(found)
+        await client.zadd(schedule, {member: 0}, xx=True)
+        await client.publish(schedule, "0")  # wakes the worker, as an earlier schedule does
 
 
-def _not_drained(worker: Worker, keys: GroupKeys, problem: str, left: _Left) -> NotDrainedError:
+def _not_drained(worker: Worker, keys: GroupKeys, problem: str, left: GroupLoad) -> NotDrainedError:
     """Describe the problem in one line, with one more for each of the first jobs in flight."""
     in_hand = worker.process.in_hand() if worker.process else []
     counts = fields(**worker.counts.facts())
-    first = f"{keys.pair} is not drained: {problem}. Left: {left}. Counts of the worker: {counts}"
+    ready = "jobs wait to be read" if left.oldest_ready_ms else "no job waits to be read"
+    jobs = f"{ready}, {left.in_flight} pending, {left.scheduled} scheduled, {left.quarantined} quarantined jobs"
+    first = f"{keys.pair} is not drained: {problem}. Left: {jobs}. Counts of the worker: {counts}"
     lines = [first, *map(_describe, in_hand[:_SHOWN])]
     if len(in_hand) > _SHOWN:
         lines.append(f"  and {len(in_hand) - _SHOWN} more")

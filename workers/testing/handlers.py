@@ -2,31 +2,35 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic, time_ns
 from typing import Any, TypeVar
 
 import anyio
+from pydantic import ValidationError
 
 from workers.backoff import Backoff
 from workers.loop.dispatch import Handlers
 from workers.loop.execution import execute, judge
-from workers.loop.handlers import Handler, Invoke, checked, come_to
+from workers.loop.handlers import Handler, checked, come_to
 from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.job import Job
 from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import FIELD_COPIES, FIELD_DELIVERIES, FIELD_JOB
 from workers.runtime.event_loop import require_asyncio
+from workers.runtime.settings import Section
+from workers.runtime.settings_errors import explain
 from workers.settings import WorkerSettings
-from workers.testing.settings import settings_of
 from workers.worker import Worker
 
 ResultT = TypeVar("ResultT")
 
+_DEFAULTS = {"stream": "jobs", "group": "tests"}
+"""For workers whose stream and group are set at deployment."""
 _BY_BACKOFF = -1
 """Delay of a verdict that leaves it to the backoff, which is random."""
 
@@ -42,11 +46,11 @@ class Retried:
 
     reason: str = ""
     delay: float | None = None
-    """In how many seconds, where the handler said it; else the worker's backoff decides."""
+    """In how many seconds, if the handler said it. Otherwise the worker's backoff decides."""
     counts: bool = True
     """It used up a delivery."""
     dead_letter: bool = False
-    """It was the job's last delivery, so that the job becomes a dead letter instead."""
+    """It was the job's last delivery, so the job becomes a dead letter instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +67,9 @@ class Failed:
     """The handler raised another exception. The job is ready again after the backoff."""
 
     error: str
-    """``Type: message``, as a dead letter tells it."""
+    """``Type: message``, as in a dead letter."""
     dead_letter: bool = False
-    """It was the job's last delivery, so that the job becomes a dead letter instead."""
+    """It was the job's last delivery, so the job becomes a dead letter instead."""
     exception: BaseException | None = field(default=None, compare=False)
     """What was raised, with its traceback."""
 
@@ -77,7 +81,7 @@ class TimedOut:
     timeout: float
     """In seconds."""
     dead_letter: bool = False
-    """It was the job's last delivery, so that the job becomes a dead letter instead."""
+    """It was the job's last delivery, so the job becomes a dead letter instead."""
 
 
 Result = Acknowledged | Retried | Rejected | Failed | TimedOut
@@ -123,18 +127,56 @@ async def run_handler_async(
         ConfigurationError: A worker would reject the handler.
     """
     require_asyncio(run_handler_async.__name__)
-    worker = handler if isinstance(handler, Worker) else Worker()
-    settings = settings_of(worker)
+    settings = settings_of(handler if isinstance(handler, Worker) else Worker())
     limit = max_deliveries or settings.max_deliveries or DEFAULT_MAX_DELIVERIES
     if not 1 <= deliveries <= limit:
         raise ValueError(f"job has no delivery {deliveries}: max_deliveries is {limit}. Give another max_deliveries.")
-    registered = handler.handlers if isinstance(handler, Worker) else Handlers(checked(handler))
-    invoke = registered.calls(settings).invoke
-    made_up = _make_up(job if isinstance(job, NewJob) else NewJob(job), settings, deliveries, limit, extend)
-    return await _Run(invoke, made_up, settings).result(is_last=deliveries == limit)
+    handlers = handler.handlers if isinstance(handler, Worker) else Handlers(checked(handler))
+    invoke, raised = handlers.calls(settings).invoke, list[BaseException]()
+    delivery = _delivery(job if isinstance(job, NewJob) else NewJob(job), settings, deliveries, limit, extend)
+    backoff = _OpenBackoff(0, 0, settings.backoff.uncounted_max_age_ms)
+
+    async def call(one: Job) -> object:
+        try:
+            answer = await come_to(await invoke(one))
+        except BaseException as error:
+            raised.append(error)
+            raise
+        raised.extend([answer] if isinstance(answer, BaseException) else [])
+        return answer
+
+    loop, host = asyncio.get_running_loop(), asyncio.current_task()
+    running = loop.create_task(execute(call, delivery, backoff))
+    delivery.source.hold([delivery])
+    delivery.begin(monotonic(), running)  # type: ignore[arg-type]
+    timer = loop.call_at(delivery.deadline, delivery.interrupt, Interruption.TIMEOUT)
+    try:
+        verdict = await running
+    except asyncio.CancelledError as error:
+        if host and host.cancelling():
+            raise
+        verdict = judge(delivery, error, backoff)
+    finally:
+        timer.cancel()
+    is_last = deliveries == limit
+    if delivery.interruption is not None:  # rule W1: a handler that timed out is never acknowledged
+        return TimedOut(delivery.timeout_s, is_last)
+    return _result(verdict, raised[-1] if raised else None, is_last=is_last)
 
 
-def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int, extend: bool | Exception) -> Delivery:
+def _result(verdict: Verdict, raised: BaseException | None, *, is_last: bool) -> Result:
+    if verdict.outcome is Outcome.ACK:
+        return Acknowledged()
+    if verdict.outcome is Outcome.REJECT:
+        return Rejected(verdict.reason, verdict.error)
+    if verdict.exception:
+        return Failed(verdict.error, is_last, raised)
+    counts = verdict.outcome is Outcome.NACK
+    delay = None if verdict.delay_ms == _BY_BACKOFF else verdict.delay_ms / 1000
+    return Retried(verdict.error, delay, counts, dead_letter=counts and is_last)
+
+
+def _delivery(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int, extend: bool | Exception) -> Delivery:
     """Return the job in that delivery. After the first delivery it is a copy, as after a retry."""
 
     async def answer(_held: Delivery) -> bool:
@@ -151,80 +193,25 @@ def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int,
     return Delivery(source, b"%d-0" % now_ms, [*encoded.words, *reserved], 1, limit, now_ms, monotonic())
 
 
-class _Run:
-    """One delivery through a handler. It replaces the part of `workers.loop.runner` between reading and settling."""
-
-    def __init__(self, invoke: Invoke, job: Delivery, settings: WorkerSettings) -> None:
-        self._invoke = invoke
-        self._held = job
-        self._backoff = _Backoff(0, 0, settings.backoff.uncounted_max_age_ms)
-        self._raised: BaseException | None = None
-        self._host: asyncio.Task[Any] | None = None
-
-    async def result(self, *, is_last: bool) -> Result:
-        """Run it, in a task that its timeout can cancel."""
-        self._host = asyncio.current_task()
-        verdict = await asyncio.get_running_loop().create_task(self._perform())
-        if verdict is None:
-            return TimedOut(self._held.timeout_s, is_last)
-        if verdict.outcome is Outcome.ACK:
-            return Acknowledged()
-        if verdict.outcome is Outcome.REJECT:
-            return Rejected(verdict.reason, verdict.error)
-        if verdict.exception:
-            return Failed(verdict.error, is_last, self._raised)
-        counts = verdict.outcome is Outcome.NACK
-        delay = None if verdict.delay_ms == _BY_BACKOFF else verdict.delay_ms / 1000
-        return Retried(verdict.error, delay, counts, dead_letter=counts and is_last)
-
-    async def _perform(self) -> Verdict | None:
-        """Return the handler's verdict, or None if it exceeded its timeout."""
-        job, verdict = self._held, None
-        job.source.hold([job])
-        job.begin(monotonic(), asyncio.current_task())
-        timer = asyncio.get_running_loop().call_at(job.deadline, job.interrupt, Interruption.TIMEOUT)
-        try:
-            verdict = await execute(self._call, job, self._backoff)
-            await self._meet_cancellation()
-        except asyncio.CancelledError as error:
-            if self._is_cancelled():
-                raise
-            if job.interruption is None:
-                verdict = judge(job, error, self._backoff)  # the handler has cancelled the task that it runs in
-        finally:
-            timer.cancel()
-        if job.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
-            return None  # its exception after a cancellation is not about the job
-        return verdict
-
-    async def _meet_cancellation(self) -> None:
-        """Clear a cancellation that the handler requested and did not receive, because it would end this task."""
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
-        if self._is_cancelled():
-            raise asyncio.CancelledError
-
-    def _is_cancelled(self) -> bool:
-        return self._host is not None and self._host.cancelling() > 0
-
-    async def _call(self, job: Job) -> object:
-        try:
-            answer = await come_to(await self._invoke(job))
-        except BaseException as error:
-            self._raised = error
-            raise
-        if isinstance(answer, BaseException):
-            self._raised = answer
-        return answer
-
-
-class _Backoff(Backoff):
+class _OpenBackoff(Backoff):
     """Leaves the delay open, because the real one is random."""
 
     __slots__ = ()
 
     def delay_ms(self, failures: int, jitter: Callable[[], float] = lambda: 0) -> int:  # noqa: ARG002
         return _BY_BACKOFF
+
+
+class _OnlyGiven(Section, WorkerSettings):
+    """Settings that are read from the constructor alone, and not from the environment."""
+
+
+def settings_of(worker: Worker, **stronger: Any) -> WorkerSettings:
+    """Return the settings of ``worker``. Those of the test are stronger. Raises ConfigurationError."""
+    try:
+        return _OnlyGiven(**(_DEFAULTS | dict(worker.arguments) | stronger))
+    except ValidationError as error:
+        raise ConfigurationError(*explain(WorkerSettings, error, {})) from error
 
 
 def in_own_loop(function: Callable[[], Coroutine[Any, Any, ResultT]], instead: str) -> ResultT:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any
 
 import anyio
 
@@ -28,41 +28,21 @@ os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
-def tied_to_us(argv: Sequence[str]) -> list[str]:
-    """Return a command that runs ``argv`` and dies with this process, where the system can do that."""
-    if not sys.platform.startswith("linux"):
-        return list(argv)
-    return [sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), *argv]
-
-
-class Ending(Protocol):
-    """The part of `subprocess.Popen` that `Child` needs."""
-
-    @property
-    def pid(self) -> int:
-        """Process ID."""
-
-    def poll(self) -> int | None:
-        """Return the exit code, None while it runs."""
-
-    def wait(self) -> int:
-        """Return the exit code at the end."""
-
-
 class Child:
     """A process that we have started, the leader of a process group of its own.
 
     Only `kill` reaps it. Until then its process ID is not used again.
     """
 
-    def __init__(self, process: Ending) -> None:
+    def __init__(self, process: Any) -> None:
+        """``process`` is a `subprocess.Popen`, or has the same ``pid``, ``poll`` and ``wait``."""
         self._process = process
-        self._buried = False
+        self._is_reaped = False
 
     @property
     def pid(self) -> int:
         """Process ID, and ID of its process group."""
-        return self._process.pid
+        return int(self._process.pid)
 
     @property
     def running(self) -> bool:
@@ -72,8 +52,9 @@ class Child:
     @property
     def exit_code(self) -> int | None:
         """Exit code, -n if signal n ended it, None while it runs."""
-        if self._buried or not hasattr(os, "waitid"):  # a system that cannot look without burying
-            return self._process.poll()
+        if self._is_reaped or not hasattr(os, "waitid"):  # a system that cannot look without reaping
+            code: int | None = self._process.poll()
+            return code
         end = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if end is None:
             return None
@@ -93,11 +74,11 @@ class Child:
 
     def kill(self) -> None:
         """Kill -9, with everything it started. Returns after it has ended. Later calls have no effect."""
-        if not self._buried:
+        if not self._is_reaped:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
-            self._buried = True
+            self._is_reaped = True
 
     def pause(self) -> None:
         """Freeze it (SIGSTOP). Its connections stay open."""
@@ -129,12 +110,9 @@ def launch(
 
     ``output`` gets its output. ``errors`` gets its stderr, or ``output`` gets that too.
     """
+    if sys.platform.startswith("linux"):
+        argv = [sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), *argv]
     return subprocess.Popen(
-        tied_to_us(argv),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT if errors is None else errors,
-        cwd=cwd,
-        env=dict(env) if env is not None else None,
-        start_new_session=True,
-    )
+        argv, stdin=subprocess.DEVNULL, stdout=output, stderr=errors or subprocess.STDOUT, cwd=cwd,
+        env=dict(env) if env is not None else None, start_new_session=True,
+    )  # fmt: skip

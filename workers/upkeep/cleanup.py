@@ -2,12 +2,14 @@
 
 import logging
 from datetime import timedelta
+from typing import Any
 
 from redis.asyncio import Redis
 
 from workers.protocol.calls.group_moves import CleanupResult, GroupMoves
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.log_fields import fields
+from workers.protocol.messages import whole_number
 from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
@@ -16,21 +18,26 @@ logger = logging.getLogger(__name__)
 class GroupCleanup:
     """One group's maintenance, as one caller does it: by a leader's authority, or as embedded workers may."""
 
-    def __init__(self, client: Redis, moves: GroupMoves, retention: timedelta | None) -> None:
-        """Consumers that were silent for ``retention`` are deleted; None = none are."""
+    def __init__(self, client: Redis, moves: GroupMoves) -> None:
         self._client = client
         self._moves = moves
         self._keys = moves.keys
-        self._silence_ms = to_ms(retention) if retention else None
+        self._groups_lost: int | None = None
+        self.is_remade = False
+        """A third party destroyed the group between the last two calls, also if another caller found that."""
 
-    async def tidy(self) -> CleanupResult | Refusal:
-        """Note the group's position, and delete silent consumers.
+    async def tidy(self, retention: timedelta | None) -> CleanupResult | Refusal:
+        """Note the group's position, and delete consumers that were silent for ``retention`` (None = keep them).
 
-        Returns what was found, or why it was refused. Raises what redis-py raises.
+        Returns the result, or why the call was rejected. Raises what redis-py raises.
         """
-        kept = await self._moves.keep_house(self._client, silence_ms=self._silence_ms)
+        if self._groups_lost is None:
+            counted: Any = await self._client.hget(self._keys.agreement, "groups_lost")
+            self._groups_lost = whole_number(counted, 0)
+        kept = await self._moves.maintain(self._client, silence_ms=to_ms(retention) if retention else None)
         if isinstance(kept, Refusal):
             return kept
+        self.is_remade, self._groups_lost = kept.groups_lost > self._groups_lost, kept.groups_lost
         if kept.deleted:
             logger.info("deleted silent consumers: %s", fields(group=self._keys.pair, consumers=len(kept.deleted)))
         for consumer in kept.lost:

@@ -35,7 +35,7 @@ _AUTO = "auto"
     type=click.Choice([_AUTO, *(str(kind) for kind in Workers)]),
     default=_AUTO,
     show_default=True,
-    help="Whether workers extend what they run, as those of stream-reaper do. auto: read the consumers' names.",
+    help="Whether workers send heartbeats, as those of stream-reaper do. auto: by the names of the consumers.",
 )
 @click.option(
     "--one-in",

@@ -36,8 +36,8 @@ JOBS = ("trace", "speedup", "limit", "prefill_ms", "decode_ms", "seed")
 
 _HELP = f"""Compare the recovery modes under the same faults.
 
-Every drill has the same trace, seed, and faults at the same moments, and runs on a Redis of its own kind. All
-figures are written beside the page (--output), with the suffix .json.
+Every drill has the same trace, seed and faults, and starts a Redis that its mode needs. All figures are written next
+to the page (--output), with the suffix .json.
 
 \b
 Scenarios:
@@ -54,10 +54,14 @@ Scenarios:
         ok="all drills were played, whatever their results",
     ),
 )
-@click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), help="Only these; repeatable. Default: all.")
-@click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Only these; repeatable. Default: all.")
 @click.option(
-    "--repeat", type=click.IntRange(min=1, max=MOST_TURNS), default=1, show_default=True, help="Turns of each drill."
+    "--mode", "modes", multiple=True, type=click.Choice(MODES), help="Play only this. Repeatable. Default: all."
+)
+@click.option(
+    "--scenario", "scenarios", multiple=True, metavar="NAME", help="Play only this. Repeatable. Default: all."
+)
+@click.option(
+    "--repeat", type=click.IntRange(min=1, max=MOST_TURNS), default=1, show_default=True, help="Number of turns."
 )
 @settings_options(DrillSettings, exclude=DrillSettings.model_fields.keys() - set(JOBS))
 @click.option(
@@ -67,7 +71,7 @@ Scenarios:
     show_default=True,
     help="Time of the fault after the first job. Jobs must be in flight then.",
 )
-@output_option(default=DEFAULT_OUTPUT, show_default=True, help="The page, one HTML file.")
+@output_option(default=DEFAULT_OUTPUT, show_default=True, help="Write the page to this HTML file.")
 @click.option(
     "--files",
     type=click.Path(path_type=Path, file_okay=False),

@@ -102,7 +102,7 @@ class Supervisor:
             failure: Exception = error
         except (Py4JError, ConnectionError) as error:
             if not self._run.stop.is_set():  # a signal to all processes of a service ends Java by itself
-                raise IngestError(f"Spark's driver is gone: {reason_of(error)}. Start ingestion again.") from error
+                raise IngestError(f"Spark's driver has ended: {reason_of(error)}. Start ingestion again.") from error
             failure = error
         except Exception as error:
             if not is_of_store(error):

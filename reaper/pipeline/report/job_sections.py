@@ -32,7 +32,7 @@ _PLACES = {
     Place.QUARANTINED: "quarantined, until it can run alone",
     Place.DEAD: "dead-lettered",
     Place.SETTLED: "settled since the lake was filled",
-    LOST: "lost: nowhere in Redis, and no event tells of an end",
+    LOST: "lost: not in Redis, and without a last event",
     UNCONFIRMED: "unconfirmed: the journal in Redis was trimmed, or there was too much to search",
 }
 
@@ -53,7 +53,7 @@ def integrity(findings: Findings) -> Markup:
             table("cause meaning", [{"cause": cause, "meaning": CAUSES[cause]} for cause in causes]),
             table("group cause jobs ids", _named(tables["duplicate_jobs"], "cause"), "Duplicates"),
             *_unsettled(findings),
-            table("group entries", tables["lost_payloads"], "Payloads that were gone"),
+            table("group entries", tables["lost_payloads"], "Deleted payloads"),
             table("group verb of calls", tables["refused_writes"],
                   "Rejected writes: a term or a delivery was over, and its late write changed nothing"),
             table("group delivery jobs", tables["deliveries_until_done"], "In which delivery jobs were done"),
@@ -82,7 +82,7 @@ def _unsettled(findings: Findings) -> list[Markup]:
         html.table(found, places, caption=f"Where they were in Redis at {live['at']}"),
         paragraph(left),
         table(named, _named(live["lost"], "event", of_all=False),
-              "Lost jobs, unless a worker that journals nothing has settled and deleted them"),
+              "Lost jobs, unless a worker without a journal settled and deleted them"),
     ]  # fmt: skip
 
 
@@ -193,11 +193,11 @@ def about(findings: Findings) -> Markup:
     tables = findings.tables
     return section(
         "about",
-        "What this report is made of",
+        "Sources of this report",
         [
             paragraph("Times are those of the Redis server. Quantiles are exact, by nearest rank, in milliseconds."),
             table("journal events first last", tables["extents"]),
             table("group event times", tables["event_counts"], "Events"),
-            table("journal reason entries", tables["malformed"], "Entries that nobody can read"),
+            table("journal reason entries", tables["malformed"], "Malformed entries"),
         ],
     )

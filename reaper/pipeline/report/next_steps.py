@@ -111,7 +111,7 @@ def _clocks(findings: Findings) -> Iterator[Step]:
 def _expired(findings: Findings) -> Iterator[Step]:
     if expired := sum(row["end"] == "expired" for row in findings.tables["terms"]):
         finding = f"{counted(expired, 'lease')} expired: the replica died, or was paused or cut off. Read its log."
-        yield Step(finding, _command("replicas"))
+        yield Step(finding, _command("status"))
 
 
 _RULES: tuple[Callable[[Findings], Iterator[Step]], ...] = (

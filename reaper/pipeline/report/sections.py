@@ -56,7 +56,7 @@ def _lost_tile(findings: Findings) -> Markup:
 def _doubts(findings: Findings) -> Markup:
     """Return the input that no figure contains, for the top of the page."""
     told = [
-        _sentence(findings.total("malformed", "entries"), "entries that nobody can read are kept in table malformed",
+        _sentence(findings.total("malformed", "entries"), "malformed entries are in the table malformed",
                   {str(row["reason"]) for row in findings.tables["malformed"]}),
         *(
             _sentence(findings.total("skewed", "events", what=what), f"{meaning} are put aside",

@@ -76,7 +76,7 @@ class Stack:
 
     def holder(self) -> str:
         """Return the container of a replica that holds a group, or ''."""
-        holding = [one["host"] for one in self.status()["replicas"] if one["holds"] and one["live"]]
+        holding = [one["host"] for one in self.status()["replicas"] if one["held"] and one["live"]]
         return next(
             (name for name in self.containers("reaper") if self.inspect(name)["Id"].startswith(tuple(holding))), ""
         )

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=2, help="of pytest, where it runs a whole tier (%(default)s)")
     parser.add_argument("--near", action="store_true", help="no whole tiers: what is found is found fast or not yet")
     parser.add_argument("--pure", action="store_true", help="have mutmut change the pure parts, too")
-    parser.add_argument("--stories", action="store_true", help="only play the 300 stories on each mutant of the core")
+    parser.add_argument("--stories", action="store_true", help="only play the stories on each mutant of the core")
     parser.add_argument("--anew", action="store_true", help="forget what is known")
     parser.add_argument("--page", action="store_true", help="run nothing: write the page of what is known")
     return parser

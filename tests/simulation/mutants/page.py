@@ -32,7 +32,7 @@ once more alone, to exclude chance. `make mutants` runs all, which takes long, a
 `make mutants MUTANTS="--only NAME"` runs one.
 
 [mutants.csv](mutants.csv) has the test or seed that found each mutant, and the seconds that it took. Its last column
-is the first seed of 300 stories of [run 0](simulation.md) that finds the mutant, or *none*.
+is the first seed of [run 0](simulation.md) that finds the mutant, or *none*.
 `make mutants MUTANTS=--stories` plays them.
 """
 
@@ -111,8 +111,8 @@ def _alone(mutants: Sequence[Mutant], results: Mapping[str, Result]) -> str:
     played = [result for result in of_core if result and result.alone]
     found = sum(1 for result in played if result.alone != NONE)
     return (
-        f"300 stories alone find {found} of the {len(played)} mutants of scripts, recovery and loop on which they were "
-        f"played. There are {len(of_core)} mutants of this kind.\n"
+        f"The stories of run 0 alone find {found} of the {len(played)} mutants of scripts, recovery and loop on which "
+        f"they were played. There are {len(of_core)} mutants of this kind.\n"
     )
 
 

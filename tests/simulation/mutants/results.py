@@ -25,7 +25,7 @@ class Result:
     ended: bool = False
     """There is nothing more to try."""
     alone: str = ""
-    """The seed that finds it among the 300 stories of a run, or `NONE`; '' = they were not played."""
+    """The seed that finds it among the stories of a run, or `NONE`; '' = they were not played."""
 
     def save(self) -> None:
         """Keep it."""

@@ -1,4 +1,4 @@
-"""The model of a server: runs commands as Redis would, one at a time, in one thread."""
+"""The model of a server, which runs commands as Redis does, one at a time."""
 
 import hashlib
 from collections.abc import Callable
@@ -31,14 +31,14 @@ READ_ONLY = "READONLY You can't write against a read only replica."
 NO_REPLICAS = "NOREPLICAS Not enough good replicas to write."
 LOADING = "LOADING Redis is loading the dataset in memory"
 NOT_WHILE_LOADING = frozenset({"ping", "eval", "evalsha", "script|load", "script|exists", "script|flush"})
-"""Commands without keys that a server refuses while it reads its data."""
+"""Commands without keys that a server rejects while it reads its data."""
 NO_SCRIPT = "NOSCRIPT No matching script. Please use EVAL."
 DEMOTED = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
 QUEUED = Status(b"QUEUED")
 
 
 class ModelServer(Core):
-    """A server. ``version`` is one of `versions.KNOWN`; where there is a password, it is the default user's."""
+    """A server. ``version`` is one of `versions.KNOWN`. A password is that of the default user."""
 
     def __init__(self, *, version: str = "7.0", clock: ServerClock, password: bytes | None = None) -> None:
         super().__init__(capabilities_of(version))
@@ -48,20 +48,20 @@ class ModelServer(Core):
         self.passwords: dict[str, bytes | None] = {"default": password}
         self.denied: dict[str, set[str]] = {}
         self.lacks_replicas = False
-        """``min-replicas-to-write`` is not met: nobody's writes are taken."""
+        """``min-replicas-to-write`` is not met, so the server rejects writes."""
         self.max_clients = 10_000
         self.is_full = self.is_replica = self.is_loading = False
         self.settings = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "yes", "save": ""}
         self.pushed: Reply = NO_REPLY
         self.publish = self._publish
         self.wrote: Callable[[list[bytes], Reply], None] | None = None
-        """Is told of each write and its reply, and…"""
+        """Called with each write and its reply…"""
         self.step_over: Callable[[], None] | None = None
-        """… of the end of each command, script or transaction."""
+        """… and at the end of each command, script or transaction."""
         self.executed: Callable[[list[bytes], Reply], None] | None = None
-        """Is told of each command that a client sent, and of its reply."""
+        """Called with each command of a client, and its reply."""
         self.not_allowed: Callable[[list[bytes]], None] | None = None
-        """Is told of what a script would have done, had its user the right to."""
+        """Called with the write of a script that its user had no permission for."""
         self._engine = engine(is_7=self.is_7)
         self._history = History(self.capabilities)
         self._queue = Queue(self, self._note)
@@ -76,7 +76,7 @@ class ModelServer(Core):
 
     # ---- connections
     def connect(self, send: Callable[[bytes], None], on_close: Callable[[], None] = lambda: None) -> Session:
-        """Take a connection. ``send`` gets what is sent, at any time; ``on_close``: the server hangs up."""
+        """Accept a connection. ``send`` gets replies at any time. The server calls ``on_close`` to close it."""
         session = Session(self, self._next_id, send, on_close)
         self._next_id += 1
         if len(self.sessions) >= self.max_clients:
@@ -88,7 +88,7 @@ class ModelServer(Core):
         return session
 
     def forget(self, session: Session) -> None:
-        """A connection is gone."""
+        """Note that a connection is closed."""
         self.sessions.pop(session.id, None)
         if session.waiter is not None:
             self._queue.drop(session.waiter)
@@ -98,14 +98,14 @@ class ModelServer(Core):
         session.channels.clear()
 
     def log_in(self, session: Session, user: str, password: bytes) -> None:
-        """Let a user in. Raises ReplyError."""
+        """Log a user in. Raises ReplyError."""
         expected = self.passwords.get(user)
         if user not in self.passwords or (expected is not None and expected != password):
             raise ReplyError("WRONGPASS invalid username-password pair or user is disabled.")
         session.user, session.is_known = user, True
 
     def must_be_known(self, session: Session) -> None:
-        """Raise ReplyError where nobody has logged in."""
+        """Raise ReplyError without a login."""
         if not session.is_known:
             raise ReplyError(
                 "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH"
@@ -115,7 +115,7 @@ class ModelServer(Core):
 
     # ---- commands
     def execute(self, session: Session, words: list[bytes]) -> Reply:
-        """Run one command; return its reply."""
+        """Run one command, and return its reply."""
         self.set_time(self.clock.now_us())
         self.session, self.script = session, (b"", [])
         try:
@@ -170,7 +170,7 @@ class ModelServer(Core):
         return replies
 
     def after_command(self) -> None:
-        """Serve who waits for what was written, and let go on whom that freed."""
+        """Answer sessions that wait for new entries, and continue those which that unblocked."""
         if self._is_serving:
             return
         self._is_serving = True
@@ -186,11 +186,11 @@ class ModelServer(Core):
             self._is_serving = False
 
     def resume_later(self, session: Session) -> None:
-        """Let a session go on once the command that runs is done."""
+        """Continue a session once the running command ends."""
         self._to_resume.append(session)
 
     def find(self, words: list[bytes]) -> Command:
-        """Return the command that ``words`` call. Raises ReplyError where there is none that takes so many."""
+        """Return the command of ``words``. Raises ReplyError for an unknown command or a wrong number of words."""
         name = words[0].upper()
         found = COMMANDS.get(name)
         if found is not None and not self._knows(found):
@@ -216,7 +216,7 @@ class ModelServer(Core):
         unknown = control.unknown_subcommand(self, words)
         if self.is_7:
             raise unknown
-        return _failing(name.decode().lower(), unknown)  # 6.2 looks at subcommands when they run
+        return _failing(name.decode().lower(), unknown)  # 6.2 checks subcommands when they run
 
     def _unknown(self, words: list[bytes]) -> bytes:
         if self.is_7:
@@ -239,17 +239,17 @@ class ModelServer(Core):
         raise ReplyError(refused)
 
     def _kind(self, found: Command) -> Kind:
-        """Return what a command may do; 6.2 knows no difference between subcommands."""
+        """Return the categories of a command. 6.2 does not distinguish subcommands."""
         return "grow" if not self.is_7 and found.name.startswith("xgroup|") else found.kind
 
     def _refused_now(self, session: Session, found: Command) -> str | None:
-        """Return why the server does not run a command in its state."""
+        """Return the reason for which the server rejects a command in its state."""
         if not (self.is_full or self.is_replica or self.is_loading or self.lacks_replicas):
             return None
         kinds = {self._kind(found)}
         if found.name == "exec":
             kinds |= {self._kind(self.find(words)) for words in session.queued}
-        has_no_room = self.is_full and not self.is_replica  # a replica keeps what its primary keeps
+        has_no_room = self.is_full and not self.is_replica  # a replica keeps the data of its primary
         if has_no_room and ("grow" in kinds or (session.in_transaction and found.name not in ("exec", "discard"))):
             return OUT_OF_MEMORY  # a transaction takes memory while it waits
         if self.is_replica and kinds & {"grow", "write"}:
@@ -281,14 +281,14 @@ class ModelServer(Core):
 
     # ---- scripts
     def load_script(self, source: bytes) -> bytes:
-        """Keep a script; return its digest."""
+        """Store a script, and return its digest."""
         digest = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
         self._engine.compile(digest, source)
         self.scripts.add(digest)
         return digest
 
     def evaluate(self, digest: bytes, words: list[bytes]) -> Reply:
-        """Run a script that is kept; ``words`` are those of EVAL or EVALSHA."""
+        """Run a stored script. ``words`` are those of EVAL or EVALSHA."""
         if digest not in self.scripts:
             raise ReplyError(NO_SCRIPT)
         count = integer(words[2])
@@ -332,7 +332,7 @@ class ModelServer(Core):
         return self._run(found, words)
 
     def _may(self, words: list[bytes]) -> bool | None:
-        """Answer redis.acl_check_cmd (7.0); None where the server does not know the command."""
+        """Answer redis.acl_check_cmd (7.0), or None if the server does not know the command."""
         found = COMMANDS.get(words[0].upper())
         if found is None or not self._knows(found):
             return None
@@ -363,13 +363,13 @@ class ModelServer(Core):
         return len(listeners)
 
     def subscribe(self, session: Session, channel: bytes) -> None:
-        """Let a session hear a channel."""
+        """Subscribe a session to a channel."""
         session.channels[channel] = None
         self._channels.setdefault(channel, {})[session.id] = session
         session.push([b"subscribe", channel, len(session.channels)])
 
     def unsubscribe(self, session: Session, channels: list[bytes]) -> None:
-        """Let a session hear channels no more; all where none is named."""
+        """Unsubscribe a session from these channels, or from all."""
         wanted: list[bytes | None] = [*(channels or session.channels)]
         for channel in wanted or [None]:
             if channel is not None:
@@ -377,9 +377,9 @@ class ModelServer(Core):
                 self._channels.get(channel, {}).pop(session.id, None)
             session.push([b"unsubscribe", channel, len(session.channels)])
 
-    # ---- what it tells of itself
+    # ---- INFO
     def info(self) -> dict[str, dict[str, object]]:
-        """Return what INFO says, by section."""
+        """Return the reply of INFO, by section."""
         return {
             "server": {
                 "redis_version": self.capabilities.full,
@@ -397,25 +397,25 @@ class ModelServer(Core):
 
     # ---- faults
     def fill(self, *, full: bool) -> None:
-        """Have no memory left, or have it again: what may need some is refused."""
+        """Set whether memory is full. Then the server rejects commands that may need memory."""
         self.is_full = full
 
     def script_flush(self) -> None:
-        """Forget all scripts."""
+        """Delete all scripts."""
         self.scripts.clear()
 
     def flush_all(self) -> None:
-        """Lose all data, as by FLUSHALL."""
+        """Delete all data, as FLUSHALL does."""
         self.set_time(self.clock.now_us())
         self._run(COMMANDS[b"FLUSHALL"], [b"FLUSHALL"])
         self.after_command()
 
     def loading(self, *, is_loading: bool) -> None:
-        """Read the data from disk still, or have read them."""
+        """Set whether the server still reads its data from disk."""
         self.is_loading = is_loading
 
     def readonly(self, *, is_replica: bool) -> None:
-        """Be a replica, or a primary. A new replica hangs up on those who wait."""
+        """Become a replica, or a primary. A new replica closes the connections of blocked clients."""
         if is_replica and not self.is_replica:
             for session in [session for session in self.sessions.values() if session.waiter is not None]:
                 session.push(ReplyError(DEMOTED))
@@ -423,11 +423,11 @@ class ModelServer(Core):
         self.is_replica = is_replica
 
     def revoke(self, user: str, command: str) -> None:
-        """Take a right away; ``command`` in lower case, a subcommand behind ``|``."""
+        """Remove a permission. ``command`` is in lower case, with a subcommand after ``|``."""
         self.denied.setdefault(user, set()).add(command)
 
     def grant(self, user: str, command: str) -> None:
-        """Give a right back."""
+        """Restore a permission."""
         self.denied.get(user, set()).discard(command)
 
     def end_connections(self) -> None:
@@ -436,7 +436,7 @@ class ModelServer(Core):
             session.hang_up()
 
     def restart(self, lose_last_ms: int = 0) -> None:
-        """Start anew: no connections, no scripts, and what was written in the last moments is lost."""
+        """Restart without connections and scripts, and without the last writes."""
         self.end_connections()
         self.script_flush()
         self._run_id += 1
@@ -445,7 +445,7 @@ class ModelServer(Core):
             self._history.restart(self.keys)
 
     def copy(self, *, lag_ms: int = 0, clock: ServerClock | None = None) -> "ModelServer":
-        """Return a replica that has got what was written up to ``lag_ms`` ago. `readonly` makes it the primary."""
+        """Return a replica that has the writes up to ``lag_ms`` ago. `readonly` makes it the primary."""
         replica = ModelServer(version=self.capabilities.name, clock=clock or self.clock)
         replica.passwords, replica.settings = dict(self.passwords), dict(self.settings)
         replica.denied = {user: set(names) for user, names in self.denied.items()}

@@ -1,18 +1,18 @@
 """One typed call for each script, which spells its keys and arguments, and reads its reply.
 
 Each call names the ``.lua`` file in ``workers/protocol/lua/`` that is its contract. All calls raise redis-py's errors.
-A refusal is a result. After a lost contact the effect is unknown.
+A rejection is a result. After a lost contact the effect is unknown.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import NamedTuple, TypeVar
 
 from redis.asyncio import Redis
 
 from workers.protocol.connection import KeptConnection
-from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys
+from workers.protocol.scripts import Keys, Words
 
 CALL_BYTES = 512 * 1024
 """Payload after which a call puts off the rest of its work, because it may block the server for 5 ms at most."""
@@ -37,22 +37,6 @@ def in_calls(
         yield call
 
 
-class Journal(NamedTuple):
-    """The settings of the journal, as two arguments of scripts in this order."""
-
-    writes: int
-    """1 = write lifecycle events there."""
-    maxlen: int
-
-    @classmethod
-    def at(cls, journals: bool, maxlen: int) -> Self:
-        """Return the arguments for these settings."""
-        return cls(int(journals), maxlen)
-
-
-DEFAULT_JOURNAL = Journal.at(True, DEFAULT_JOURNAL_MAXLEN)
-
-
 class Taken(NamedTuple):
     """A delivery that is ours from now on."""
 
@@ -62,22 +46,18 @@ class Taken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CoreCalls:
-    """The keys and first arguments that all scripts of a group take that move jobs (``lua/keys.lua``)."""
+class GroupCalls:
+    """Spells the keys and first arguments that most scripts of a group take (``lua/keys.lua``)."""
 
     keys: GroupKeys
-    maxlen: int
-    """Of the journal; 0 = write none."""
+    journal_limit: int
+    """Length of the journal; 0 = none is written."""
 
-    @classmethod
-    def of(cls, keys: GroupKeys, journal: Journal, **more: Any) -> Self:
-        """Return the scripts of a group that write what ``journal`` says."""
-        return cls(keys, journal.maxlen if journal.writes else 0, **more)
-
-    def _words(self, *argv: str | bytes | int) -> tuple[str | bytes | int, ...]:
-        return self.keys.group, self.maxlen, *argv
-
-    def _names(self, source: str) -> tuple[str, ...]:
+    def spell(self, source: str, *argv: str | bytes | float, more_keys: Sequence[str] = ()) -> tuple[Keys, Words]:
+        """Return the keys and arguments of a call. ``source`` is the stream that it is about."""
         keys = self.keys
-        quarantine = keys.quarantine
-        return source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, quarantine, keys.journal
+        names = (
+            source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, keys.quarantine, keys.journal,
+            *more_keys,
+        )  # fmt: skip
+        return names, (keys.group, self.journal_limit, *argv)

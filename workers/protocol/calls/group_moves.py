@@ -1,18 +1,18 @@
 """The scripts that act for a whole group. A replica calls them with its lease, embedded workers without one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workers.protocol.calls import CALL_BYTES, Client, CoreCalls, Taken
+from workers.protocol.calls import CALL_BYTES, Client, GroupCalls, Taken
 from workers.protocol.calls.recovery import Claimed, Page, Recovery, rows_of_events
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.messages import text
-from workers.protocol.scripts import load_script
+from workers.protocol.scripts import Keys, Words, load_script
 
 RECOVER = load_script("workers.protocol", "recover")
 MOVE_DUE = load_script("workers.protocol", "move_due")
-KEEP_HOUSE = load_script("workers.protocol", "keep_house")
+MAINTAIN_GROUP = load_script("workers.protocol", "maintain_group")
 
 PAGE = 500
 """Pending entries that one call of an embedded worker looks at."""
@@ -59,10 +59,8 @@ class CleanupResult:
 
     deleted: tuple[bytes, ...]
     """Consumers that were silent, and are gone."""
-    is_remade: bool
-    """The group was destroyed since the last call, and made again."""
     groups_lost: int
-    """How often that was found, since the group was first served."""
+    """How often the group was found to be destroyed and made again, since it was first served."""
     lost: tuple[bytes, ...] = ()
     """Consumers of workers that a third party deleted, and whose workers have not come back; reported once."""
     unread_ms: int = 0
@@ -70,7 +68,7 @@ class CleanupResult:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMoves(CoreCalls):
+class GroupMoves(GroupCalls):
     """The scripts that act for one group."""
 
     authority: Authority = AGREEMENT
@@ -94,8 +92,8 @@ class GroupMoves(CoreCalls):
         return Page(found.at_ms, found.next_page, min((ms for _, ms in found.due_in_ms), default=None), rows, claimed)
 
     async def _recover(self, client: Client, source: str, *argv: str | bytes | int) -> Recovery | Refusal:
-        words = self._words(self.authority.holder, self.authority.token, CALL_BYTES, *argv)
-        reply: Any = await RECOVER.run(client, (*self._names(source), self.keys.lease), words)
+        words = self.spell_for_all(source, CALL_BYTES, *argv)
+        reply: Any = await RECOVER.run(client, *words)
         if reply[0] != b"ok":
             return read_refusal(reply)
         _, at_ms, next_page, due, held, taken, events, traced = reply
@@ -109,24 +107,23 @@ class GroupMoves(CoreCalls):
 
     async def move_due(self, client: Client) -> DueMoves | Refusal:
         """Make due jobs ready, and release a quarantined one (``move_due.lua``)."""
-        names = (*self._names(self.keys.stream), self.keys.lease, self.keys.stream_schedule)
-        words = self._words(self.authority.holder, self.authority.token, MOVE_BATCH)
-        reply: Any = await MOVE_DUE.run(client, names, words)
+        words = self.spell_for_all(self.keys.stream, MOVE_BATCH, more_keys=(self.keys.stream_schedule,))
+        reply: Any = await MOVE_DUE.run(client, *words)
         if reply[0] != b"ok":
             return read_refusal(reply)
         _, next_ms, quarantined, out, released, settled, held, why = reply
         jobs = ((released[0], released[1]),) if released else ()
         return DueMoves(next_ms if next_ms >= 0 else None, quarantined, out, jobs, settled, held, text(why))
 
-    async def keep_house(self, client: Client, *, silence_ms: int | None) -> CleanupResult | Refusal:
-        """Note the group's position, and delete consumers that were silent for longer (``keep_house.lua``)."""
-        keys, authority = self.keys, self.authority
-        reply: Any = await KEEP_HOUSE.run(
-            client,
-            (keys.stream, keys.lease, keys.agreement, keys.journal),
-            (authority.holder, keys.group, silence_ms or "", int(self.maxlen > 0), self.maxlen, authority.token),
-        )
+    async def maintain(self, client: Client, *, silence_ms: int | None) -> CleanupResult | Refusal:
+        """Note the group's position, and delete consumers that were silent for longer (``maintain_group.lua``)."""
+        reply: Any = await MAINTAIN_GROUP.run(client, *self.spell_for_all(self.keys.stream, silence_ms or ""))
         if reply[0] != b"ok":
             return read_refusal(reply)
-        _, deleted, is_missing, groups_lost, unread_ms, *names = reply
-        return CleanupResult(tuple(names[:deleted]), is_missing == 1, groups_lost, tuple(names[deleted:]), unread_ms)
+        _, deleted, groups_lost, unread_ms, *names = reply
+        return CleanupResult(tuple(names[:deleted]), groups_lost, tuple(names[deleted:]), unread_ms)
+
+    def spell_for_all(self, source: str, *argv: str | bytes | int, more_keys: Sequence[str] = ()) -> tuple[Keys, Words]:
+        """Return the keys and arguments of a call that acts for the whole group, and names its authority."""
+        words = (self.authority.holder, self.authority.token, *argv)
+        return self.spell(source, *words, more_keys=(self.keys.lease, *more_keys))

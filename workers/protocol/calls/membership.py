@@ -44,22 +44,6 @@ class Agreement:
         return round(self.visibility_timeout / timedelta(milliseconds=1))
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """The registration of a worker in its group, with the group settings that it has read or assumes."""
-
-    consumer: str
-    counts_for_ms: int
-    version: int
-    """Of the agreement that it has joined; 0 = none, or one without a visibility timeout."""
-    begins: bool
-    """It has just started, and holds nothing."""
-    redelivery: Redelivery
-    visibility_ms: int
-    max_deliveries: int
-    """What it goes by where nothing is agreed on."""
-
-
 def complaints(agreement: Mapping[str, str], now_ms: int) -> list[str]:
     """Return how the settings of live workers differ from the group's, by their registrations."""
     found = [_REGISTRATION.fullmatch(value) for field, value in agreement.items() if field.startswith(_MEMBER)]
@@ -68,7 +52,7 @@ def complaints(agreement: Mapping[str, str], now_ms: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A group that a worker has joined. Invalid group settings are replaced by those of its registration."""
+    """A group that a worker has joined. Invalid group settings are replaced by those that it goes by otherwise."""
 
     agreement: Agreement
     created_at: str
@@ -77,58 +61,53 @@ class Joined:
     """Groups of the stream."""
     server_ms: int
     mismatch: str
-    """In what our settings differ."""
+    """In what the worker's settings differ."""
     served_ms: int
-    """For how long a leader is sure to serve the group; 0 = none is."""
+    """Time until the lease of the group may be free; 0 = it is."""
     begins: bool
     """Recovery by the workers begins with us."""
-    version: int
-    """Of the agreement; 0 = nothing is agreed on."""
 
 
-async def join_group(
-    client: Redis | KeptConnection,
-    keys: GroupKeys,
-    *,
-    start: str,
-    redelivery: Redelivery | None,
-    visibility_ms: int | None,
-    max_deliveries: int | None,
-    recovery: RecoveryMode,
-    name: str,
-    registration: Registration,
-) -> Joined:
-    """Join the group, and create missing parts (``join_group.lua``). A value of None follows the group.
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A worker that joins its group (``join_group.lua``). A value of None follows the group."""
 
-    ``start`` is the start of a new group. ``name`` is the worker's, for the record of a mismatch. ``registration`` has
-    the values that it uses. Raises what redis-py raises.
-    """
-    reply = await JOIN_GROUP.run_idempotent(
-        client,
-        (keys.stream, keys.retry, keys.agreement, keys.lease),
-        (
-            keys.group, start, redelivery or "", visibility_ms or "", max_deliveries or "", recovery, name,
-            registration.consumer, registration.counts_for_ms, registration.version, int(registration.begins),
-            registration.redelivery, registration.visibility_ms, registration.max_deliveries,
-        ),
-    )  # fmt: skip
-    agreement = Agreement(
-        redelivery=_POLICIES.get(text(reply[0]), registration.redelivery),
-        visibility_timeout=timedelta(milliseconds=whole_number(reply[1], 0) or registration.visibility_ms),
-        max_deliveries=whole_number(reply[2], 0) or registration.max_deliveries,
-        recovery=_RECOVERIES.get(text(reply[3]), recovery),
-        reads_retries=reply[4] == 1,
-    )
-    return Joined(
-        agreement,
-        created_at=text(reply[5]),
-        groups=reply[6],
-        server_ms=reply[7],
-        mismatch=text(reply[8]),
-        served_ms=reply[9],
-        begins=reply[10] == 1,
-        version=reply[11],
-    )
+    start: str
+    """Start of a new group."""
+    redelivery: Redelivery | None
+    visibility_ms: int | None
+    max_deliveries: int | None
+    recovery: RecoveryMode
+    assumed: Agreement
+    """What the worker goes by until now. It is written where the group has no settings, or has lost them."""
+    name: str
+    """The worker's, for the record of a mismatch."""
+    consumer: str
+    counts_for_ms: int
+    begins: bool
+    """It has just started, and holds nothing."""
+
+    async def call(self, client: Redis | KeptConnection, keys: GroupKeys) -> Joined:
+        """Join, register, and create missing parts of the group. Raises what redis-py raises."""
+        assumed = self.assumed
+        policy, visibility_ms, limit, recovery, reads_retries, *rest = await JOIN_GROUP.run_idempotent(
+            client,
+            (keys.stream, keys.retry, keys.agreement, keys.lease),
+            (
+                keys.group, self.start, self.redelivery or "", self.visibility_ms or "", self.max_deliveries or "",
+                self.recovery, assumed.redelivery, assumed.visibility_ms, assumed.max_deliveries, self.recovery,
+                self.name, self.consumer, self.counts_for_ms, int(self.begins),
+            ),
+        )  # fmt: skip
+        created_at, groups, server_ms, mismatch, served_ms, begins = rest
+        agreement = Agreement(
+            redelivery=_POLICIES.get(text(policy), assumed.redelivery),
+            visibility_timeout=timedelta(milliseconds=whole_number(visibility_ms, 0) or assumed.visibility_ms),
+            max_deliveries=whole_number(limit, 0) or assumed.max_deliveries,
+            recovery=_RECOVERIES.get(text(recovery), self.recovery),
+            reads_retries=reads_retries == 1,
+        )
+        return Joined(agreement, text(created_at), groups, server_ms, text(mismatch), served_ms, begins == 1)
 
 
 async def delete_consumers(client: Redis, source: str, keys: GroupKeys, consumers: Sequence[str]) -> None:

@@ -7,22 +7,23 @@ from typing import Any, NamedTuple
 
 import redis
 
-from workers.protocol.calls import Client, CoreCalls, Taken
+from workers.protocol.calls import Client, GroupCalls, Taken
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.messages import text
-from workers.protocol.scripts import load_script
+from workers.protocol.scripts import Keys, Words, load_script
 
 ACK = load_script("workers.protocol", "ack")
 SETTLE = load_script("workers.protocol", "settle")
 EXTEND = load_script("workers.protocol", "extend")
 HOLD = load_script("workers.protocol", "hold")
 ADOPT = load_script("workers.protocol", "adopt")
+RETURN_TAKEN = load_script("workers.protocol", "return_taken")
 
 Fields = Sequence[str | bytes | int]
 """Flat names and values for the journal."""
 
 
-class Result(IntEnum):
+class SettleResult(IntEnum):
     """The outcome of a verdict. Numbers as in ``settle.lua``."""
 
     REJECTED = 0
@@ -38,11 +39,11 @@ class Result(IntEnum):
 class Settled(NamedTuple):
     """The result of a verdict. ``detail`` is the ID of the dead letter, or the reason of a held delivery."""
 
-    result: Result
+    result: SettleResult
     detail: str = ""
 
 
-class Life(IntEnum):
+class HeartbeatAnswer(IntEnum):
     """The answer of a heartbeat for a delivery. Numbers as in ``extend.lua``."""
 
     REJECTED = 0
@@ -56,7 +57,7 @@ class Life(IntEnum):
     """A read may have taken it by mistake just now, as the server's clock was set back, and will give it back."""
 
 
-class Item(NamedTuple):
+class SettleEntry(NamedTuple):
     """A delivery with a verdict other than an ack, and its facts for the journal."""
 
     entry_id: bytes
@@ -65,7 +66,7 @@ class Item(NamedTuple):
     fields: Fields = ()
 
 
-class Handling(IntEnum):
+class HandlerState(IntEnum):
     """The state of a handler in a heartbeat (rules W4 and W8). Numbers as in ``extend.lua``."""
 
     WAITS = 0
@@ -74,17 +75,17 @@ class Handling(IntEnum):
     RUNS = 2
 
 
-class Beating(NamedTuple):
+class HeartbeatEntry(NamedTuple):
     """A delivery in a heartbeat."""
 
     entry_id: bytes
     times: int
-    handling: Handling
+    handler: HandlerState
 
 
 @dataclass(frozen=True, slots=True)
-class Moves(CoreCalls):
-    """The scripts of a worker. All calls raise the errors of redis-py. The headers name the errors of the scripts."""
+class Moves(GroupCalls):
+    """The scripts of a worker. The headers name the errors of the scripts."""
 
     async def ack(
         self,
@@ -102,12 +103,12 @@ class Moves(CoreCalls):
 
         ``number`` ascends with each call of ``ack`` and `settle`. A repeated call keeps its number (rule W2).
         """
-        words = self._words(consumer, caller, number, int(deletes), len(ids), *ids, *fields)
-        reply: Any = await ACK.run(client, self._names(source), words)
+        words = self.spell(source, consumer, caller, number, int(deletes), len(ids), *ids, *fields)
+        reply: Any = await ACK.run(client, *words)
         return None if isinstance(reply, int) else [code == 1 for code in reply]
 
     async def settle(
-        self, client: Client, source: str, items: Iterable[Item], *, consumer: str, caller: str, number: int
+        self, client: Client, source: str, items: Iterable[SettleEntry], *, consumer: str, caller: str, number: int
     ) -> list[Settled]:
         """Give deliveries back, or up (``settle.lua``)."""
         argv: list[str | bytes | int] = [consumer, caller, number]
@@ -115,26 +116,27 @@ class Moves(CoreCalls):
             verdict = item.verdict
             argv += [verdict.outcome.value, item.entry_id, item.times, verdict.delay_ms]
             argv += [verdict.reason, verdict.error, verdict.traceback, len(item.fields), *item.fields]
-        reply: Any = await SETTLE.run(client, self._names(source), self._words(*argv))
+        reply: Any = await SETTLE.run(client, *self.spell(source, *argv))
         return [
-            Settled(Result(one)) if isinstance(one, int) else Settled(Result(one[0]), text(one[1])) for one in reply
+            Settled(SettleResult(one)) if isinstance(one, int) else Settled(SettleResult(one[0]), text(one[1]))
+            for one in reply
         ]
 
     async def extend(
-        self, client: Client, source: str, items: Iterable[Beating], *, consumer: str
-    ) -> tuple[int, list[Life]]:
+        self, client: Client, source: str, items: Iterable[HeartbeatEntry], *, consumer: str
+    ) -> tuple[int, list[HeartbeatAnswer]]:
         """Send a heartbeat (``extend.lua``). Return the server's time in ms, and an answer for each."""
-        return _lives(await EXTEND.run(client, self._names(source), self._beat(items, consumer)))
+        return _answers(await EXTEND.run(client, *self._heartbeat(source, items, consumer)))
 
     def extend_blocking(
-        self, client: "redis.Redis", source: str, items: Iterable[Beating], *, consumer: str
-    ) -> tuple[int, list[Life]]:
+        self, client: "redis.Redis", source: str, items: Iterable[HeartbeatEntry], *, consumer: str
+    ) -> tuple[int, list[HeartbeatAnswer]]:
         """Send a heartbeat, in a thread that may block."""
-        return _lives(EXTEND.run_blocking(client, self._names(source), self._beat(items, consumer)))
+        return _answers(EXTEND.run_blocking(client, *self._heartbeat(source, items, consumer)))
 
-    def _beat(self, items: Iterable[Beating], consumer: str) -> tuple[str | bytes | int, ...]:
-        return self._words(
-            consumer, *(word for item in items for word in (item.entry_id, item.times, int(item.handling)))
+    def _heartbeat(self, source: str, items: Iterable[HeartbeatEntry], consumer: str) -> tuple[Keys, Words]:
+        return self.spell(
+            source, consumer, *(word for item in items for word in (item.entry_id, item.times, int(item.handler)))
         )
 
     async def hold(
@@ -152,8 +154,7 @@ class Moves(CoreCalls):
         Return which are ours.
         """
         argv = (word for delivery in deliveries for word in delivery)
-        words = self._words(consumer, caller, answered, *argv)
-        reply: Any = await HOLD.run(client, self._names(source), words)
+        reply: Any = await HOLD.run(client, *self.spell(source, consumer, caller, answered, *argv))
         return [code == 1 for code in reply]
 
     async def adopt(
@@ -163,11 +164,19 @@ class Moves(CoreCalls):
 
         With ``most`` 0, all deliveries of the consumer are made overdue, because its process is dead.
         """
-        words = self._words(consumer, most, page, *in_hand)
-        next_page, found = await ADOPT.run(client, self._names(source), words)
+        next_page, found = await ADOPT.run(client, *self.spell(source, consumer, most, page, *in_hand))
         return text(next_page), [Taken(entry[0], entry[1], times) for entry, times in found]
 
+    async def return_taken(self, client: Client, source: str, consumer: str, taken: Iterable[tuple[bytes, int]]) -> int:
+        """Give back deliveries that a read has taken from a live worker (``return_taken.lua``). Return their number.
 
-def _lives(reply: Any) -> tuple[int, list[Life]]:
+        ``taken`` has entry IDs with the earlier deliveries of each.
+        """
+        words = [word for one in taken for word in one]
+        given_back: int = await RETURN_TAKEN.run(client, (source,), (self.keys.group, consumer, *words))
+        return given_back
+
+
+def _answers(reply: Any) -> tuple[int, list[HeartbeatAnswer]]:
     at_ms, *codes = reply
-    return at_ms, [Life(code) for code in codes]
+    return at_ms, [HeartbeatAnswer(code) for code in codes]

@@ -1,16 +1,12 @@
 """The outcome of each delivery that a recovery call ended, and the results of the calls (``recover.lua``)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from redis.asyncio import Redis
-
 from workers.protocol.calls import Taken
-from workers.protocol.messages import text
-from workers.protocol.scripts import load_script
+from workers.protocol.messages import told
 
-RETURN_TAKEN = load_script("workers.protocol", "return_taken")
 START = "-"
 """The cursor in front of the first entry."""
 
@@ -51,12 +47,12 @@ class Recovered(NamedTuple):
     job_id: bytes = b""
     delivery_count: int = 0
     traced: Sequence[bytes] | None = None
-    """Of a traced job: traceparent, tracestate, the delivery's name, and what came before it."""
+    """Of a traced job: traceparent, tracestate and generation."""
 
     @property
     def told(self) -> str:
         """The detail, for people."""
-        return str(self.detail) if isinstance(self.detail, int) else text(self.detail)
+        return told(self.detail)
 
 
 class Recovery(NamedTuple):
@@ -121,15 +117,3 @@ def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]
     ):
         idle = int(idle_ms or -1)
         yield Recovered(entry_id, outcome, new_entry, idle, consumer, job_id, times, traced.get(entry_id))
-
-
-async def return_taken(
-    client: Redis, source: str, group: str, consumer: str, taken: Iterable[tuple[bytes, int]]
-) -> int:
-    """Give back deliveries that a read has taken from a live worker (``return_taken.lua``). Return their number.
-
-    ``taken`` has entry IDs with the earlier deliveries of each.
-    """
-    words = [word for one in taken for word in one]
-    given_back: int = await RETURN_TAKEN.run(client, (source,), (group, consumer, *words))
-    return given_back

@@ -39,7 +39,7 @@ class RecoveryWait:
             since = f"for {gap}" if self.gap_ms else "in this group yet"
             return f"{left} after the next heartbeat: none was served {since}"
         if not self.gap_ms:
-            return f"{left}: heartbeats of this group are served only since a moment ago"
+            return f"{left}: heartbeats of this group began only recently"
         return f"{left}: no heartbeat could be served for {gap}"
 
 

@@ -8,7 +8,7 @@
 --
 -- Returns one number a consumer: 1 gone, 0 kept, since it holds something.
 -- The word of one that was not there stays: somebody else has deleted it, with what it held, and the word is what tells that
--- (keep_house.lua).
+-- (maintain_group.lua).
 -- Raises NOGROUP where the group is gone.
 -- Fence: none needed; nothing pending is touched.
 

@@ -24,17 +24,23 @@ end
 open_for_writing(source, group)
 -- No script of ours takes a delivery from there without deleting its entry. So what is there and not pending was dropped.
 local is_certain = source == retry or agreed.policy == 'stream' and agreed.recovery == 'reaper'
-local any_released = redis.call('HLEN', quarantine) > 0
 
-local function show_life(entry_id, times, runs)
-  local released = read_released(redis.call('HGET', quarantine, entry_id) or nil)
+local ids = {}
+for i = first, #ARGV, 3 do
+  ids[#ids + 1] = ARGV[i]
+end
+-- No other command than the beat needs: without the right to it this call would fail, and the beat of others would go on.
+local quarantined = ids[1] and redis.call('HMGET', quarantine, unpack(ids)) or {}
+
+local function show_life(entry_id, value, times, runs)
+  local released = read_released(value or nil)
   if released then
     released.arrived, released.lives = times, runs
     write_released(entry_id, released)
   end
 end
 
-local function extend(entry_id, times, state)
+local function extend(entry_id, value, times, state)
   local row, is_there = pending_row(entry_id), entry_of(entry_id) ~= nil
   if not row then
     if not (is_there and is_certain) or is_after(entry_id, group_position(source, group) or entry_id) then
@@ -49,15 +55,16 @@ local function extend(entry_id, times, state)
     return 2
   end
   redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'JUSTID')
-  if any_released and state ~= '0' then
-    show_life(entry_id, times, state == '2')
+  if state ~= '0' then
+    show_life(entry_id, value, times, state == '2')
   end
   return 1
 end
 
 local reply = { at }
-for i = first, #ARGV, 3 do
-  reply[#reply + 1] = extend(ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2])
+for n, entry_id in ipairs(ids) do
+  local i = first + 3 * (n - 1)
+  reply[n + 1] = extend(entry_id, quarantined[n], tonumber(ARGV[i + 1]), ARGV[i + 2])
 end
 probe_heartbeat(source, group)
 note_beat(settings)

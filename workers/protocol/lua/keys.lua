@@ -1,6 +1,6 @@
 -- The keys and first arguments of a script that moves jobs: stands for `--- @keys`.
 --
--- KEYS[1] source      orders, or {orders}:retry:billing  stream that an entry was read from
+-- KEYS[1] source      orders, {orders}:retry:billing or {orders}:dead:billing  stream that an entry is in
 -- KEYS[2] stream      orders                       stream
 -- KEYS[3] retry       {orders}:retry:billing       stream
 -- KEYS[4] dead        {orders}:dead:billing        stream

@@ -40,12 +40,12 @@ local function look_at(source)
   for _, info in ipairs(readable(redis.pcall('XINFO', 'GROUPS', source), {})) do
     if info_field(info, 'name') == group then
       local first = entries_behind(source, info_field(info, 'last-delivered-id'), 1)[1]
-      ready_ms = math.max(ready_ms, first and at - entry_ms(first[1]) or 0)
+      ready_ms = math.max(ready_ms, first and math.max(1, at - entry_ms(first[1])) or 0)
       for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', source, group)) do
         in_flight = in_flight + info_field(consumer, 'pending')
       end
       for _, row in ipairs(in_place and redis.call('XPENDING', source, group, 'IDLE', READY_MS, '-', '+', MOST_READY) or {}) do
-        in_flight = in_flight - (row[2] ~= '' and 1 or 0)
+        in_flight, ready_ms = in_flight - (row[2] ~= '' and 1 or 0), math.max(1, ready_ms) -- since when it is ready is not known
       end
       for _, row in ipairs(redis.call('XPENDING', source, group, '-', '+', LOOKED_AT)) do
         if row[2] ~= '' and row[3] < READY_MS then

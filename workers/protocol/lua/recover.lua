@@ -10,7 +10,7 @@
 --
 -- Returns {'ok', server time in ms, where to go on ('' = the end; replica: the first ID that was put off), {ID, ms until it is due, in
 -- turns}, {ID, consumer, why it is held, in turns}, {entry, times delivered} of what was taken, events as in the journal, {ID, traceparent,
--- tracestate, the delivery's name, what came before it} of each traced job that has left its delivery},
+-- tracestate, generation} of each traced job that has left its delivery},
 -- or {'stale', lease found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.
 -- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
 

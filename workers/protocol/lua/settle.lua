@@ -48,7 +48,7 @@ local function end_delivery(verb, entry_id, times, delay, reason, error, traceba
   end
   local job, limit = open_job(entry_id, entry[2]), agreed.max_deliveries
   local count = count_of(job, times, limit)
-  pass_on(job, consumer, times, 's')
+  pass_on(job, consumer)
   if verb == 'reject' or verb == 'nack' and count >= limit then
     local letter, why = give_up(job, row, count, reason, error, traceback)
     return letter and { 2, letter } or { 4, why }, letter and 'dead_lettered' or 'held', letter or ''

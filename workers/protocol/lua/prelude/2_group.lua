@@ -61,28 +61,31 @@ local function open_for_copies()
   redis.call('HDEL', quarantine, '')
 end
 
--- Says that a replica serves the group, for twice its TTL. Embedded workers stand by until then (join_group.lua).
-local function note_served(settings, ttl)
-  redis.call('HSET', settings, 'served_until', digits(at + 2 * ttl), 'serves_for', digits(2 * ttl))
-end
-
--- Who writes for the whole group: the holder of its lease, or, without one ('' as `own`), any worker of a group that has agreed on
--- embedded recovery. Returns the lease found where the caller may not.
-local function refused_by_lease(own, lease, agreement)
+-- Tells whether the caller may write for the whole group. A replica needs the lease (`holder` is its whole value). Without one ('') the
+-- group must have agreed on embedded recovery. Also returns the lease.
+local function may_serve(holder, lease, recovery)
   local found = redis.call('GET', lease) or ''
-  if own == '' then
-    return redis.call('HGET', agreement, 'recovery') ~= 'embedded' and found or nil
-  end
-  return found ~= own and found or nil
+  return holder == '' and recovery == 'embedded' or holder ~= '' and found == holder, found
 end
 
--- Visits the registrations of workers (`member:<consumer>` in the group settings) with the field's name, and the end of the registration
--- in the server's ms, nil where the value is none. A registration is this moment, a comma, and how the worker's settings differ.
-local function each_registration(agreement, visit)
-  local fields = redis.call('HGETALL', agreement)
+-- Returns the position at which a group that is gone was known to be, or nil. In another stream than then it is `default`.
+local function known_position(key, settings, default)
+  local last_id = redis.call('HGET', settings, 'last_id') or ''
+  if not string.match(last_id, '^%d+%-%d+$') then
+    return nil
+  elseif redis.call('EXISTS', key) == 0 then
+    return default
+  end
+  return is_after(last_id, info_field(redis.call('XINFO', 'STREAM', key), 'last-generated-id')) and default or last_id
+end
+
+-- Visits the registrations of workers (`member:<consumer>` in the group settings) with the consumer, and the end of the registration in
+-- the server's ms, nil where the value is none. A registration is this moment, a comma, and how the worker's settings differ.
+local function each_registration(settings, visit)
+  local fields = redis.call('HGETALL', settings)
   for i = 1, #fields, 2 do
     if string.sub(fields[i], 1, 7) == 'member:' then
-      visit(fields[i], tonumber(string.match(fields[i + 1], '^(%d+),')))
+      visit(string.sub(fields[i], 8), tonumber(string.match(fields[i + 1], '^(%d+),')))
     end
   end
 end

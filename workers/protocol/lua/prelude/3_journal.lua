@@ -61,11 +61,10 @@ local function write_events(more)
   return told
 end
 
--- Returns nil if the caller may write for the whole group, else the reply that says why not. A replica needs the lease (`holder` is its whole
--- value). Without one ('') the group must have agreed on embedded recovery.
+-- Returns nil if the caller may recover in the group, else the reply that says why not.
 local function refusal_of(agreed, holder, lease, verb, token)
-  local found = redis.call('GET', lease) or ''
-  if holder == '' and agreed and agreed.recovery == 'embedded' or holder ~= '' and found == holder then
+  local may, found = may_serve(holder, lease, agreed and agreed.recovery)
+  if may then
     return not agreed and { 'unknown' } or agreed.paused == '1' and { 'paused' } or nil
   end
   redis.pcall('HINCRBY', settings, 'refused', 1)

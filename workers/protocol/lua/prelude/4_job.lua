@@ -1,10 +1,9 @@
 -- A job: what its entry says, read defensively, because entries come from outside.
 
 local MAX_CONSUMERS_BYTES = 1024
-local MAX_PREVIOUS_BYTES = 64
 local FATAL = 9007199254740992 -- 2^53: a delivery count above it is a FATAL XNACK, and no number
 local OURS = {}
-for _, name in ipairs({ 'job', 'deliveries', 'generation', 'first_ms', 'consumers', 'copies', 'waits', 'hand_backs', 'previous', 'quarantined' }) do
+for _, name in ipairs({ 'job', 'deliveries', 'generation', 'first_ms', 'consumers', 'copies', 'waits', 'hand_backs', 'quarantined' }) do
   OURS['reaper.' .. name] = true
 end
 
@@ -41,7 +40,7 @@ local function open_job(entry_id, fields)
   if #job_id == 0 or #job_id > 256 or string.find(job_id, '[,%c]') then
     job_id = entry_id
   end
-  -- The producer samples the trace (W3C: the last bit of the flags), so whoever recovers a delivery can tell of it in its worker's place.
+  -- The producer samples the trace (W3C: the last bit of the flags), so a recovery has a span.
   local traced = traceparent and #traceparent >= 55 and string.find(traceparent, '^%x%x%-%x+%-%x+%-%x[13579bdf]') ~= nil
   local waits, hand_backs = whole_number(found['reaper.waits'], 0), whole_number(found['reaper.hand_backs'], 0)
   return {
@@ -51,7 +50,6 @@ local function open_job(entry_id, fields)
     first_ms = whole_digits(found['reaper.first_ms'], string.match(entry_id, '^%d+')),
     consumers = string.sub(found['reaper.consumers'] or '', -MAX_CONSUMERS_BYTES), copies = whole_number(found['reaper.copies'], 0),
     waits = waits, hand_backs = hand_backs, said_waits = waits, said_hand_backs = hand_backs, -- `said_*`: by the entry itself
-    previous = found['reaper.previous'] and string.sub(found['reaper.previous'], 1, MAX_PREVIOUS_BYTES),
   }
 end
 
@@ -60,21 +58,15 @@ local function count_of(job, times, max_deliveries)
   return times >= FATAL and FATAL or math.min(job.deliveries, max_deliveries - 1) + times
 end
 
--- Returns the name of a delivery of a traced job: generation.copies.times delivered.
-local function delivery_name(job, times)
-  return string.format('%s.%.0f.%.0f', job.generation, job.copies, times)
-end
-
--- Notes who had the job, and, if it is traced, which delivery came before its next one, and `how` that ended: 'r'ecovered or 's'ettled.
+-- Notes which consumer had the job.
 local shown = {} -- consumers, by name: a list of them is split by commas
-local function pass_on(job, consumer, times, how)
+local function pass_on(job, consumer)
   local name = shown[consumer]
   if not name then
     name = string.sub(string.gsub(consumer, '[,%c]', '_'), -MAX_CONSUMERS_BYTES)
     shown[consumer] = name
   end
   job.consumers = job.consumers == '' and name or string.sub(job.consumers .. ',' .. name, -MAX_CONSUMERS_BYTES)
-  job.previous = job.traceparent and delivery_name(job, times) .. '.' .. how or nil
 end
 
 -- Counts an entry that somebody deleted although it was pending, for `reaper status`.

@@ -23,10 +23,6 @@ local function copy(target, job, deliveries, more)
   words[n + 5], words[n + 6], words[n + 7], words[n + 8] = 'reaper.generation', job.generation, 'reaper.first_ms', job.first_ms
   words[n + 9], words[n + 10] = 'reaper.consumers', job.consumers
   n = n + 10
-  if job.previous then
-    words[n + 1], words[n + 2] = 'reaper.previous', job.previous
-    n = n + 2
-  end
   for i = 1, #more do
     words[n + i] = more[i]
   end
@@ -97,6 +93,12 @@ local function copy_target(agreed)
     agreed.target = stream
   end
   return agreed.target, agreed.refusal
+end
+
+-- Returns where an operator's copies go. Where a copy in the stream would be wrong, the group's own stream is right, because only this
+-- group reads it.
+local function target_for_operators(policy)
+  return (policy == 'retry-stream' or layout_refusal('stream', stream, at)) and retry or stream
 end
 
 -- Notes that a job has left its entry; `finish` acknowledges all of them together.

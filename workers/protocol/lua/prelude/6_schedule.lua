@@ -7,7 +7,7 @@ local QUARANTINE_SCORE = 4503599627370496 -- 2^52: quarantined jobs are in the g
 local function packed(job, deliveries, kind)
   return cmsgpack.pack({ v = 1, kind = kind, job_id = job.id, entry_id = job.entry, user = job.user, deliveries = deliveries,
     generation = job.generation, first_ms = job.first_ms, consumers = job.consumers, copies = job.copies, waits = job.waits,
-    hand_backs = job.hand_backs, previous = job.previous, quarantined = job.quarantined or nil })
+    hand_backs = job.hand_backs, quarantined = job.quarantined or nil })
 end
 
 -- Returns the job that a member of a schedule holds, or nil: anybody may write there.

@@ -33,7 +33,7 @@ local function fate_of(job, row, count, limit)
   return count < limit and 'quarantine' or 'dead', 'max_deliveries'
 end
 
-local traced = {} -- of each traced job: entry ID, traceparent, tracestate, the delivery's name, and what came before it
+local traced = {} -- of each traced job: entry ID, traceparent, tracestate and generation
 local EVENT_OF = { ready = 'recovered', quarantine = 'quarantined', dead = 'dead_lettered' }
 
 local recovered = 0 -- jobs that are ready or quarantined again
@@ -54,9 +54,9 @@ local function recover(row, job, agreed, take)
   local new_entry, why = entry_id, nil
   if not (fate == 'ready' and take and take(row)) then
     if job.traceparent then
-      traced[#traced + 1] = { entry_id, job.traceparent, job.tracestate, delivery_name(job, row[4]), job.previous or '' }
+      traced[#traced + 1] = { entry_id, job.traceparent, job.tracestate, job.generation }
     end
-    pass_on(job, consumer, row[4], 'r')
+    pass_on(job, consumer)
     if fate == 'dead' then
       new_entry, why = give_up(job, row, count, 'max_deliveries', 'not settled within the visibility timeout', '')
     else

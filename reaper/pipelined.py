@@ -1,0 +1,148 @@
+"""Sends commands of many groups together, because a command in a pipeline costs a tenth of a single one."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError
+
+from workers.protocol.address import Host
+from workers.protocol.connection import KeptConnection
+from workers.protocol.meaning import NoMasterError
+from workers.protocol.routing import RoutedClient
+from workers.protocol.scripts import Keys, Script, Words
+from workers.protocol.slots import key_of
+
+MOST = 250
+"""Short commands of one pipeline. The server is busy with it for some milliseconds."""
+
+Answered = Callable[[Any], None]
+"""Called with the reply, or with an error of Redis or of the connection. It must not raise."""
+
+
+class _Lane:
+    """The commands for one node. One pipeline of them is under way at a time."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Sequence[Any], Answered]] = []
+        self.sending: asyncio.Task[None] | None = None
+        self.client: Redis | None = None
+        self.connection: KeptConnection | None = None
+
+
+class PipelinedClient(Redis):
+    """Keeps connections of a client. A command joins those that wait for the replies before it.
+
+    Args:
+        client: The caller closes it.
+        connections: For each node. The next command uses the next one.
+        most: Commands of one pipeline.
+    """
+
+    def __init__(self, client: Redis, *, connections: int = 1, most: int = MOST) -> None:
+        super().__init__(connection_pool=client.connection_pool)
+        self.response_callbacks = client.response_callbacks
+        self._client = client
+        self._routed = client if isinstance(client, RoutedClient) else None
+        self._lanes: dict[tuple[Host | None, int], _Lane] = {}
+        self._connections, self._most = connections, most
+        self._turn = 0
+        self._is_closed = False
+
+    def ask(self, words: Sequence[Any], answered: Answered) -> None:
+        """Send a command. ``answered`` is called later, in the order of the commands on a connection.
+
+        After a lost contact, all commands that wait for the connection get the error.
+        """
+        node = self._node_of(words)
+        self._turn = (self._turn + 1) % self._connections
+        lane = self._lanes.get((node, self._turn))
+        if lane is None:
+            lane = self._lanes[node, self._turn] = _Lane()
+        lane.waiting.append((words, answered))
+        if lane.sending is None:
+            # No task group: a lane goes on while the tasks of the replica are cancelled, and leases are handed over.
+            lane.sending = asyncio.get_running_loop().create_task(self._send(lane, node))
+
+    def ask_script(self, script: Script, keys: Keys, args: Words, answered: Answered) -> None:
+        """Run a script. It is loaded if the server does not know it."""
+
+        def hear(reply: Any) -> None:
+            if isinstance(reply, NoScriptError):
+                self.ask(("EVAL", script.source, len(keys), *keys, *args), answered)
+            else:
+                answered(reply)
+
+        self.ask(("EVALSHA", script.digest, len(keys), *keys, *args), hear)
+
+    async def execute_command(self, *words: Any, **options: Any) -> Any:
+        """Send one command and return its reply. Raises what redis-py raises."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.ask(words, partial(_settle, answer))
+        reply = await answer
+        if isinstance(reply, Exception):
+            raise reply
+        read = self.response_callbacks.get(words[0])
+        return read(reply, **options) if read else reply
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: ARG002 - the owner of the client closes it
+        """Stop sending, and give up commands that wait. Later ones get an error."""
+        self._is_closed = True
+        tasks = [lane.sending for lane in self._lanes.values() if lane.sending]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _node_of(self, words: Sequence[Any]) -> Host | None:
+        """Return the node of a cluster that has the key, None if it is not known or if there is no cluster."""
+        return self._routed.node_of(key_of(words) or b"") if self._routed else None
+
+    async def _send(self, lane: _Lane, node: Host | None) -> None:
+        """Send until no command waits."""
+        replies: list[Any]
+        try:
+            while lane.waiting:
+                batch, lane.waiting = lane.waiting[: self._most], lane.waiting[self._most :]
+                try:
+                    if self._is_closed:
+                        raise RedisConnectionError("the client is closed")
+                    if node is None and self._routed:
+                        await self._routed.masters()  # now it knows the nodes
+                        for words, answered in batch:
+                            if self._node_of(words):
+                                self.ask(words, answered)
+                            else:
+                                answered(NoMasterError("no node of the cluster has the slot of the key"))
+                        continue
+                    replies = await self._execute(lane, [words for words, _ in batch])
+                except (RedisError, OSError) as error:
+                    batch, lane.waiting = batch + lane.waiting, []
+                    replies = [error] * len(batch)
+                for (_, answered), reply in zip(batch, replies, strict=True):
+                    answered(reply)
+        finally:
+            lane.sending = None
+
+    async def _execute(self, lane: _Lane, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        routed = self._routed
+        client = await routed.client_for(key_of(commands[0]) or b"") if routed else self._client
+        if lane.connection is None or lane.client is not client:
+            lane.client, lane.connection = client, KeptConnection(client)
+        try:
+            replies = await lane.connection.execute_together(commands)
+        except (RedisError, OSError) as error:
+            if routed:
+                routed.failed(error)
+            raise
+        for reply in replies if routed else ():
+            if routed and isinstance(reply, Exception):
+                routed.failed(reply)
+        return replies
+
+
+def _settle(answer: asyncio.Future[Any], reply: Any) -> None:
+    if not answer.done():  # it was given up
+        answer.set_result(reply)

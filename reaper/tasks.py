@@ -1,0 +1,143 @@
+"""Tasks that exist only while they have work, because most groups are idle and a replica may hold ten thousand."""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from reaper.wheel import Alarm, Wheel
+from workers.protocol.log_fields import fields
+
+logger = logging.getLogger(__name__)
+
+AT_A_TIME = 250
+"""Work for every group at once is done for so many at a time: what falls due meanwhile in one group does not wait."""
+UNEXPECTED = "serving the group failed: %s"
+
+Step = Callable[[], Awaitable[float | None]]
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Tasks:
+    """Starts the tasks of one replica in a task group of it."""
+
+    def __init__(self) -> None:
+        self.group: TaskGroup | None = None
+        self._waiting: deque[Work] = deque()
+        self._in_turn = 0
+
+    def start(self, work: Work) -> None:
+        """Do ``work`` if the replica has not ended."""
+        if self.group:
+            self.group.start_soon(work)
+
+    def start_in_turn(self, work: Work) -> None:
+        """Do ``work`` when it has its turn: `AT_A_TIME` at a time, in the order in which it comes."""
+        self._waiting.append(work)
+        if self._in_turn < AT_A_TIME:
+            self._in_turn += 1
+            self.start(self._take_turns)
+
+    async def _take_turns(self) -> None:
+        try:
+            while self._waiting:
+                await self._waiting.popleft()()
+        finally:
+            self._in_turn -= 1
+
+
+class _Chore:
+    __slots__ = ("alarm", "is_started", "is_woken", "scope", "step")
+
+    def __init__(self, step: Step, ring: Callable[[], None]) -> None:
+        self.step = step
+        self.alarm = Alarm(ring)
+        self.is_started = self.is_woken = False
+        self.scope: anyio.CancelScope | None = None
+
+
+class Chores:
+    """The work of one term. A step runs in a task, never twice at a time, and it says when it is to be repeated."""
+
+    __slots__ = ("_chores", "_ended", "_failed", "_pair", "_tasks", "_wheel")
+
+    def __init__(self, wheel: Wheel, tasks: Tasks, pair: str, failed: Callable[[], None]) -> None:
+        """``failed`` is called after an unexpected exception, which is logged for the group ``pair``."""
+        self._wheel = wheel
+        self._tasks = tasks
+        self._pair = pair
+        self._failed = failed
+        self._chores: dict[Step, _Chore] = {}
+        self._ended: Callable[[], None] | None = None
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._ended is not None
+
+    def wake(self, step: Step, pause_s: float = 0, *, in_turn: bool = False) -> None:
+        """Make ``step`` after ``pause_s`` at the latest. If it is under way, it is made once more.
+
+        The step returns after how many seconds to repeat it; None = not before it is woken.
+        """
+        chore = self._chores.get(step)
+        if chore is None:
+            chore = self._chores[step] = _Chore(step, partial(self.wake, step))
+        if chore.is_started:
+            chore.is_woken = True
+        elif not self._is_stopped:
+            if pause_s <= 0:
+                chore.alarm.cancel()
+                chore.is_started = True
+                start = self._tasks.start_in_turn if in_turn else self._tasks.start
+                start(partial(self._run, chore))
+            elif anyio.current_time() + pause_s < chore.alarm.due_s:
+                self._wheel.put(chore.alarm, pause_s)
+
+    def is_started(self, step: Step) -> bool:
+        """Tell whether a step is under way, or waits for its turn."""
+        return step in self._chores and self._chores[step].is_started
+
+    def stop(self, ended: Callable[[], None]) -> None:
+        """Cancel all steps, and call ``ended`` when none is under way."""
+        self._ended = ended
+        under_way = [chore.scope for chore in self._chores.values() if chore.scope]
+        for chore in self._chores.values():
+            chore.alarm.cancel()
+        for scope in under_way:
+            scope.cancel()
+        if not under_way:
+            ended()
+
+    def safely(self, call: Callable[[], None]) -> None:
+        """Call, and end the term if that raises."""
+        try:
+            call()
+        except Exception:
+            logger.exception(UNEXPECTED, fields(group=self._pair))
+            self._failed()
+
+    async def _run(self, chore: _Chore) -> None:
+        if self._is_stopped:
+            return
+        pause_s: float | None = 0
+        try:
+            with anyio.CancelScope() as chore.scope:
+                while pause_s == 0 and not self._is_stopped:
+                    chore.is_woken = False
+                    pause_s = await chore.step()
+                    pause_s = 0 if chore.is_woken else pause_s
+        except Exception:
+            pause_s = None
+            logger.exception(UNEXPECTED, fields(group=self._pair))
+            self._failed()
+        finally:
+            chore.scope, chore.is_started = None, False
+        if self._ended is None:
+            if pause_s is not None:
+                self.wake(chore.step, pause_s)
+        elif not any(other.scope for other in self._chores.values()):
+            self._ended()

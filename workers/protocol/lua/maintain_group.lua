@@ -1,0 +1,93 @@
+-- Maintenance of a group, now and then, by the holder of the lease (embedded: by any worker): remembers the group's position, deletes
+-- consumers that hold nothing and were silent for long, forgets registrations of workers that have gone, and notices deletions.
+--
+-- A worker that leaves removes its registration with its consumer, and so does this script. So a registration that has ended and whose
+-- consumer is missing means that somebody else deleted the consumer. This is reported once, and the registration is removed.
+--
+-- A group is recognized by a consumer of ours, the marker. It is made anew by each call, so that a script that deletes consumers which
+-- were silent for long never meets it. If it was there (`marked`) and is missing, somebody has destroyed the group, or all consumers.
+--
+-- KEYS[1] to KEYS[8] as in keys.lua (KEYS[1] is the stream)
+-- KEYS[9] lease  {orders}:lease:billing  string
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's lease, its whole value ('' = embedded)  ARGV[4] token
+-- ARGV[5] silence in ms after which a consumer goes ('' = never)
+--
+-- Returns {'ok', number of consumers deleted, how often the marker was missing in all, for how long jobs have been ready while no consumer
+-- read and none had a delivery (ms, 0 = not at all), names of the consumers deleted…, names of workers' consumers that somebody else
+-- deleted…} or {'stale', lease found}.
+-- Fence: the whole value is compared, or recovery is `embedded`. A consumer with pending entries is never deleted: they would go with it.
+
+--- @keys
+--- @prelude
+--- @heartbeat
+
+local holder, token, silence = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local MARKER = 'marked-by-reaper' -- it holds nothing
+local MOST = 1000 -- consumers that are deleted, or reported, in one call; the others follow with the next
+local REGISTRATION_KEPT_MS = 600000 -- so long it is shown that a worker has gone
+
+local may, lease = may_serve(holder, KEYS[9], redis.call('HGET', settings, 'recovery'))
+if not may then
+  return { 'stale', lease }
+end
+open_for_writing(stream, group)
+
+local position = group_position(stream, group)
+if position then
+  redis.call('HSET', settings, 'last_id', position)
+end
+
+-- While recovery waits, a step of the clock may be all that made consumers look silent, and ended registrations.
+local waits = recovery_waits_ms(read_beat(settings, at), at, 0) > 0
+local deleted, held_by, marker = {}, {}, nil
+local quiet_ms, in_flight = math.huge, 0
+for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+  local name, pending, idle = info_field(info, 'name'), info_field(info, 'pending'), info_field(info, 'idle')
+  if name == MARKER then
+    marker = pending
+  else
+    quiet_ms, in_flight = math.min(quiet_ms, idle), in_flight + pending
+    if silence and not waits and pending == 0 and idle > silence and #deleted < MOST then
+      redis.call('XGROUP', 'DELCONSUMER', stream, group, name)
+      redis.call('HDEL', settings, 'member:' .. name, 'settled:' .. name)
+      deleted[#deleted + 1] = name
+    else
+      held_by[name] = pending
+    end
+  end
+end
+
+local missing = {}
+each_registration(settings, function(consumer, until_ms)
+  local held, ended_ms = held_by[consumer], until_ms and not waits and at - until_ms or -1
+  if not until_ms or held == 0 and ended_ms >= REGISTRATION_KEPT_MS then
+    redis.call('HDEL', settings, 'member:' .. consumer)
+  elseif not held and ended_ms >= 0 and #missing < MOST then
+    redis.call('HDEL', settings, 'member:' .. consumer)
+    missing[#missing + 1] = consumer
+    write_event({ 'event', 'lost_consumer', 'group', group, 'mode', holder == '' and 'embedded' or 'reaper', 'token', token,
+      'consumer', consumer, 'until_ms', digits(until_ms) })
+  end
+end)
+
+if position and not marker and redis.call('HGET', settings, 'marked') == '1' then
+  redis.call('HINCRBY', settings, 'groups_lost', 1)
+  redis.call('HSET', settings, 'groups_lost_ms', digits(at))
+end
+local is_marked = (marker or 0) > 0 -- somebody has given it a delivery, so it stays
+if position and not is_marked then
+  redis.pcall('XGROUP', 'DELCONSUMER', stream, group, MARKER)
+  is_marked = type(redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, MARKER)) == 'number'
+end
+-- Where the marker may not be made, or there is no memory, its absence means nothing.
+redis.call('HSET', settings, 'marked', is_marked and '1' or '0')
+
+local first = position and in_flight == 0 and not waits and entries_behind(stream, position, 1)[1]
+local unread_ms = first and math.max(0, math.min(quiet_ms, at - entry_ms(first[1]))) or 0
+local reply = { 'ok', #deleted, whole_number(redis.call('HGET', settings, 'groups_lost'), 0), unread_ms }
+for _, names in ipairs({ deleted, missing }) do
+  for _, name in ipairs(names) do
+    reply[#reply + 1] = name
+  end
+end
+return reply
