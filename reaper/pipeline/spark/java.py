@@ -38,8 +38,9 @@ _UNUSED = re.compile(
     r"pipelines|repl_|rocksdb|scala-compiler|snakeyaml|spire|streaming_|super-csv|tink|vertx|volcano|yarn|zookeeper)",
     re.IGNORECASE,
 )
-"""Jars that a lake never needs, for example of machine learning, Hive and Kubernetes. Spark would load a part of them at
-each start, and Java searches every jar for each name that may be a class. Spark needs ORC to find any data source.
+"""Jars that a lake never needs, for example of machine learning, Hive and Kubernetes. Spark would load a part of them
+at each start, and Java searches every jar for each name that may be a class. ORC stays, because Spark does not find any
+data source without it.
 """
 
 
