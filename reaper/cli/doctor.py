@@ -11,7 +11,6 @@ from workers.runtime.options import help_end
 from workers.runtime.printing import show, show_json, styled
 
 _COLOURS = {**dict.fromkeys(Level, "yellow"), Level.OK: "green", Level.WRONG: "red"}
-_NOT_ASKED = ("health_port", "health_host")
 
 
 @click.command(
@@ -22,7 +21,7 @@ _NOT_ASKED = ("health_port", "health_host")
         no="at least one check failed",
     )
 )
-@reaper_settings([name for name in ReaperSettings.model_fields if name not in _NOT_ASKED])
+@reaper_settings(ReaperSettings.model_fields)
 @json_option
 @click.option("--quiet", is_flag=True, help="Leave out checks that passed.")
 async def doctor(machine: bool, quiet: bool, settings: ReaperSettings) -> bool:
