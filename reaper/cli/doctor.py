@@ -4,11 +4,11 @@ from dataclasses import asdict
 
 import click
 
-from reaper.cli.options import connected, json_option, reaper_settings
+from reaper.cli.options import connected, json_option, reaper_settings, show_result
 from reaper.operations.doctor import Finding, Level, diagnose
 from reaper.settings import ReaperSettings
 from workers.runtime.options import help_end
-from workers.runtime.printing import show, show_json, styled
+from workers.runtime.printing import styled
 
 _COLOURS = {**dict.fromkeys(Level, "yellow"), Level.OK: "green", Level.WRONG: "red"}
 
@@ -34,10 +34,8 @@ async def doctor(machine: bool, quiet: bool, settings: ReaperSettings) -> bool:
         findings = await diagnose(client, settings, server)
     wrong = any(finding.level is Level.WRONG for finding in findings)
     shown = [finding for finding in findings if not (quiet and finding.level is Level.OK)]
-    if machine:
-        show_json({"status": "findings" if wrong else "ok", "findings": [asdict(finding) for finding in shown]})
-    else:
-        show(*map(finding_line, shown))
+    document = {"status": "findings" if wrong else "ok", "findings": [asdict(finding) for finding in shown]}
+    show_result(document, *map(finding_line, shown), machine=machine)
     return not wrong
 
 

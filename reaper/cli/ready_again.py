@@ -158,7 +158,8 @@ async def _print(
             counts[result.outcome] += 1
             document["done"] = counts[Outcome.DONE]
             if machine:
-                document["results"].append(_as_json(result))
+                facts = {"id": result.entry_id, "outcome": result.outcome, "job": result.job_id}
+                document["results"].append({**facts, "detail": result.detail})
             elif every or result.outcome is not Outcome.DONE:
                 show(_line(result, verb, dry_run))
     except Exception:
@@ -188,7 +189,3 @@ def _line(result: Result, verb: str, dry_run: bool) -> str:
     }
     job = f"  job {result.job_id}" if result.job_id else ""
     return f"{result.entry_id}{job}  {texts[result.outcome]}"
-
-
-def _as_json(result: Result) -> dict[str, str]:
-    return {"id": result.entry_id, "outcome": result.outcome, "job": result.job_id, "detail": result.detail}
