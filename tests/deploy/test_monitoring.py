@@ -1,4 +1,4 @@
-"""Alerts and dashboard ask for metrics that there are, each alert is tried out, and each leads to what to do."""
+"""Alerts and the dashboard query existing metrics, each alert is tried out, and each links to a fix."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Redis is there and says no: it is read-only, full of clients, knows no group, no scripts, or not the password."""
+"""Redis answers with errors: it is read-only, full of clients, or misses a group, scripts or a password."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -101,7 +101,7 @@ async def test_what_runs_when_its_group_is_destroyed_is_not_settled_twice(server
         handler.open_gate()
         await wait_until(lambda: worker.counts.acked == 5, "all are settled")
         await scene.nothing_left(client)
-    # The new group starts at the beginning. What comes again while it is in hand goes on; what was refused before that
+    # The new group starts at the beginning. A running job that is read again continues, and a rejected one
     # is run again.
     assert (worker.counts.acked, worker.counts.refused) == (5, len(handler.starts) - 5)
 
@@ -148,7 +148,7 @@ both = pytest.mark.parametrize("start", [_worker_at, _reaper_at], ids=["worker",
 
 
 async def refusal(start: object, url: str) -> str:
-    """Start at ``url`` and return what the refusal says: one error, not a heap of them."""
+    """Start at ``url`` and return the message of the one error."""
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - looked at below
         async with start(url):  # type: ignore[operator]
             pass

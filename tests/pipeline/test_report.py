@@ -32,7 +32,7 @@ def lake(generated: Generated) -> str:
 
 @dataclass(frozen=True)
 class Reported:
-    """What the command has written."""
+    """The page that the command has written."""
 
     page: str
     figures: Any

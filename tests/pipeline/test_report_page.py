@@ -305,7 +305,7 @@ def test_every_finding_has_a_command(tables: dict[str, list[dict[str, Any]]], fi
 
 
 def _command_of(words: list[str]) -> list[str]:
-    """Return the name of the command; what follows are its options."""
+    """Return the name of the command, without its options."""
     names = itertools.takewhile(lambda word: not word.startswith("-"), words)
     return [name for name in names if " " not in name and "/" not in name]
 

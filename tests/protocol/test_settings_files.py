@@ -100,7 +100,7 @@ def test_a_misspelt_variable_is_refused(variable: str, monkeypatch: pytest.Monke
     assert f"unknown setting {variable!r} in the environment" in sentence()
 
 
-# ---- what editors of Windows write
+# ---- files of Windows editors
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])

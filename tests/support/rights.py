@@ -1,4 +1,4 @@
-"""What scripts need: the keys that their headers describe, and the commands that their text calls.
+"""The needs of scripts: the keys in their headers, and the commands in their text.
 
 The table of `reaper acl` is compared with it (`tests/operator/test_acl_reach.py`).
 """

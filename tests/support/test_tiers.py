@@ -1,4 +1,4 @@
-"""What ``make test`` runs and what it leaves to ``make test-matrix``, as a run lists it."""
+"""The tests that ``make test`` runs and those that it leaves to ``make test-matrix``, as a run lists them."""
 
 import re
 import subprocess

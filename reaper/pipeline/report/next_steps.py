@@ -1,4 +1,4 @@
-"""What to do next: one step for each finding, with the command that shows more or repairs it. Pure."""
+"""Next steps: one step for each finding, with the command that shows more or repairs it. Pure."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +44,7 @@ def _lost(findings: Findings) -> Iterator[Step]:
             finding = f"{counted(jobs, 'job')} had no end when the lake was filled. Look for them in Redis."
             yield Step(finding, _report(findings, "--redis-url", "redis://127.0.0.1:6379/0"))
     elif live["lost"]:
-        finding = f"{counted(len(live['lost']), 'job')} disappeared. See what Redis has of the first one."
+        finding = f"{counted(len(live['lost']), 'job')} disappeared. Search Redis for the first one."
         yield Step(finding, _explain(live["lost"][0]))
 
 
@@ -91,14 +91,14 @@ def _dead(findings: Findings) -> Iterator[Step]:
         error = cluster["pattern"] or cluster["reason"] or "no error"
         finding = (
             f"{counted(cluster['n'], 'dead letter')} of {words.pair_of(cluster['source_stream'], cluster['group'])} "
-            f"had the same error: {words.brief(error)}. Fix it. Then redrive what has its reason, without --dry-run."
+            f"had the same error: {words.brief(error)}. Fix it. Then redrive these jobs, without --dry-run."
         )
         yield Step(finding, redrive_command(cluster, "--dry-run"))
 
 
 def _gone(findings: Findings) -> Iterator[Step]:
     if entries := findings.total("lost_payloads", "entries"):
-        finding = f"{counted(entries, 'entry')} disappeared while a job was pending. Check what trims the streams."
+        finding = f"{counted(entries, 'entry')} disappeared while a job was pending. Find the program that trims."
         yield Step(finding, _command("doctor"))
 
 
