@@ -66,12 +66,11 @@ async def explain_command(
 
 
 def _nothing_found(job: str, searched: list[FoundJob], depth: int) -> str:
-    pairs = ", ".join(one.keys.pair for one in searched)
-    if not pairs:
+    if not searched:
         return f"job {job!r} was not found: no group is known. Name one with --group."
-    if all(one.complete for one in searched):
-        return f"job {job!r} was not found in {pairs}. Check the ID."
-    return f"job {job!r} was not found in the newest {depth} entries of {pairs}. Check the ID, or raise --depth."
+    complete = all(one.complete for one in searched)
+    part, advice = ("", "") if complete else (f"the newest {depth} entries of ", ", or raise --depth")
+    return f"job {job!r} was not found in {part}{', '.join(one.keys.pair for one in searched)}. Check the ID{advice}."
 
 
 def _lines(one: Explanation) -> list[str]:

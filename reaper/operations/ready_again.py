@@ -22,7 +22,8 @@ from workers.protocol.scripts import load_script
 
 READY_AGAIN = load_script("reaper", "ready_again")
 BATCH = 100
-DEFAULT_MAX_GENERATION = 5
+MAX_GENERATION = 5
+"""A job of this generation dies each time, so it is redriven only by force."""
 
 
 class Outcome(StrEnum):
@@ -67,8 +68,8 @@ class How:
     journal_limit: int = DEFAULT_JOURNAL_MAXLEN
     """Length of the journal; 0 = none is written."""
     dry_run: bool = False
-    max_generation: int | None = DEFAULT_MAX_GENERATION
-    """Dead letters of this generation are not redriven again (they die each time). None = no guard."""
+    is_forced: bool = False
+    """Redrive jobs of every generation."""
     rate: float | None = None
     """Dead letters per second. None = no limit."""
 
@@ -133,7 +134,7 @@ async def _batches(ids: AsyncIterable[str], size: int) -> AsyncIterator[list[str
 
 async def _run(client: Redis, keys: GroupKeys, source: str, how: How, ids: Sequence[str]) -> AsyncIterator[Result]:
     """Run the script until it has decided about all entries."""
-    calls, highest = GroupCalls(keys, how.journal_limit), "" if how.max_generation is None else how.max_generation
+    calls, highest = GroupCalls(keys, how.journal_limit), "" if how.is_forced else str(MAX_GENERATION)
     while ids:
         call = calls.spell(source, how.policy, int(how.dry_run), CALL_BYTES, highest, *ids)
         if source == keys.dead:  # each dead letter is deleted, so a repeated call finds none that was redriven

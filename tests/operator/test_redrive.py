@@ -103,7 +103,7 @@ async def test_the_loop_guard_leaves_jobs_that_were_redriven_too_often(scene: Sc
 
 async def test_without_the_loop_guard_every_generation_is_redriven(scene: Scene) -> None:
     looper = await redriven_often(scene, 500)
-    assert _outcomes(await _redrive(scene, looper, how=How(max_generation=None))) == ["DONE"]
+    assert _outcomes(await _redrive(scene, looper, how=How(is_forced=True))) == ["DONE"]
 
 
 async def test_with_policy_retry_stream_jobs_go_to_the_groups_retry_stream(scene: Scene) -> None:
