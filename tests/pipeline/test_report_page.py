@@ -269,8 +269,8 @@ STEPS = [
                 _of("x", worker="x", stalls=0),
             ],
         },
-        "7 deliveries of orders/billing stalled because a worker crashed, most of them (5) in worker host-1",
-        "reaper status --groups orders/billing",
+        "7 deliveries of orders/billing stalled because a worker crashed. Most stalled in worker host-1 (5)",
+        "reaper status --group orders/billing",
     ),
     (
         {"dead_letter_clusters": [{"source_stream": "s", "group": "g", "n": 2, "pattern": "E",
