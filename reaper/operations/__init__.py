@@ -2,7 +2,7 @@
 
 - `snapshot` reads the state at one moment, and `judgement` decides whether it is healthy
 - `doctor` also finds settings and servers that cannot work
-- `job_search` finds one job, and `explanation` says what happens to it next
+- `job_search` finds one job, and `explanation` describes its next step
 - `ready_again`, `dead_letters`, `groups` and `drain` act
 
 Rules:
