@@ -8,8 +8,8 @@ from typing import Any
 from reaper.pipeline.analysis.answers import Row, Rows
 from reaper.pipeline.report import words
 from reaper.pipeline.report.findings import Findings
+from workers.protocol import messages
 from workers.protocol.keys import stream_of_journal
-from workers.protocol.messages import counted
 
 LONGEST_COMMAND = 2_000
 """Characters. A command with longer names is of no use to a person."""
@@ -77,13 +77,13 @@ def _crashes(findings: Findings) -> Iterator[Step]:
     if row := _most(findings.tables["second_starts"], "starts", cause="crash"):
         workers = [one for one in findings.tables["stalls_by_worker"] if _pair(one) == _pair(row) and one["stalls"]]
         worst = (
-            f", most of them ({workers[0]['stalls']:,}) in worker {words.brief(workers[0]['worker'])}"
+            f". Most stalled in worker {words.brief(workers[0]['worker'])} ({workers[0]['stalls']:,})"
             if workers
             else ""
         )
         deliveries = counted(row["starts"], "delivery")
         finding = f"{deliveries} of {words.pair(row)} stalled because a worker crashed{worst}. Find out why."
-        yield Step(finding, _command("status", "--groups", f"{stream_of_journal(row['stream'])}/{row['group']}"))
+        yield Step(finding, _command("status", "--group", f"{stream_of_journal(row['stream'])}/{row['group']}"))
 
 
 def _dead(findings: Findings) -> Iterator[Step]:
@@ -139,6 +139,11 @@ def _explain(row: Row) -> str:
 
 
 # ---- rows
+
+
+def counted(number: int, one: str) -> str:
+    """Return a number of things in words, with separators."""
+    return messages.counted(number, one).replace(str(number), words.count(number))
 
 
 def _pair(row: Row) -> tuple[str, str]:
