@@ -11,9 +11,9 @@ from workers.protocol.calls.refusals import LAYOUT_REFUSALS
 from workers.protocol.messages import counted, on_one_line
 
 MOST_WORST = 20
-"""So many groups are in what a replica says of itself, and are shown one by one if there are more than `FEW_GROUPS`."""
+"""The groups in the heartbeat of a replica, and those that are shown if there are more than `FEW_GROUPS`."""
 FEW_GROUPS = 30
-"""Up to so many groups are all shown one by one: in the status, on the page, and in metrics."""
+"""Up to this many groups, the status, the page and metrics show each of them."""
 
 SCANS_MISSED, SCAN_SLACK_MS, SLOW_SCAN_PER_MS = 3, 1_000, 20
 """A scan is too old after this many missed ones, this slack, and a full scan of this many entries per ms."""
@@ -54,24 +54,25 @@ REPORTED = (
     ProblemKind.ERROR, ProblemKind.REFUSED, ProblemKind.OVERDUE, ProblemKind.SCAN_TOO_OLD, ProblemKind.HELD,
     ProblemKind.UNREAD, ProblemKind.LOST_DELIVERY, ProblemKind.PAUSED,
 )  # fmt: skip
-"""Kinds that the holder of a lease finds."""
+"""Kinds that the holder of a lease finds, in the order of the signs in `kinds_of`."""
 _RANKS = {kind: rank for rank, kind in enumerate(ProblemKind)}
 
 
 def kinds_of(report: GroupReport, at_ms: int) -> list[ProblemKind]:
-    """Return the kinds of problems of a group, by its report of ``at_ms`` (the server's clock)."""
+    """Return the kinds of problems of a group, by its report of ``at_ms`` (the server's clock). Hot: most have none."""
+    scan_age_ms = at_ms - report.last_scan_ms if report.last_scan_ms else 0
     oldest_scan_ms = report.scan_interval_ms * SCANS_MISSED + SCAN_SLACK_MS + report.scan_entries // SLOW_SCAN_PER_MS
-    problems = {
-        ProblemKind.ERROR: report.error,
-        ProblemKind.REFUSED: report.refusal,
-        ProblemKind.OVERDUE: report.late_ms and report.late_ms > may_be_late_ms(report.visibility_ms),
-        ProblemKind.SCAN_TOO_OLD: report.last_scan_ms and at_ms - report.last_scan_ms > oldest_scan_ms,
-        ProblemKind.HELD: report.held,
-        ProblemKind.UNREAD: report.unread_ms > report.visibility_ms,
-        ProblemKind.LOST_DELIVERY: report.lost,
-        ProblemKind.PAUSED: report.paused,
-    }
-    return [kind for kind, is_so in problems.items() if is_so]
+    signs = (
+        report.error,
+        report.refusal,
+        report.late_ms and report.late_ms > may_be_late_ms(report.visibility_ms),
+        scan_age_ms > oldest_scan_ms,
+        report.held,
+        report.unread_ms > report.visibility_ms,
+        report.lost,
+        report.paused,
+    )
+    return [kind for kind, sign in zip(REPORTED, signs, strict=True) if sign] if any(signs) else []
 
 
 def reason_of(kind: ProblemKind, report: GroupReport, at_ms: int, holder: str) -> str:

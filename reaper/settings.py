@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_settings import NoDecode
 
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_REDELIVERY, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.errors import ConfigurationError
@@ -20,7 +21,7 @@ from workers.runtime.settings import (
     JournalMaxlen,
     ProgramSettings,
     Seconds,
-    Settings,
+    Section,
     seconds,
 )
 
@@ -38,7 +39,7 @@ QUICKEST_REGISTRATION, REGISTRATION, REGISTRATIONS = timedelta(seconds=0.2), tim
 A replica is gone after three missed ones, and its leases expire later than that.
 """
 HEARTBEAT = timedelta(seconds=5)
-"""The time between two heartbeats: what a replica says of itself."""
+"""The time between two heartbeats of a replica."""
 DISCOVERY = timedelta(seconds=60)
 WILDCARD = "*"
 """Stands for any characters in the pattern of a stream."""
@@ -58,7 +59,7 @@ def is_observers(namespace: str) -> bool:
     return namespace.endswith(_OBSERVE)
 
 
-class GroupSettings(Settings):
+class GroupSettings(Section):
     """One stream/group pair. Missing values come from the defaults above it."""
 
     if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _fits(pattern: str, name: str) -> bool:
 
 
 def redis_pattern(name: str) -> str:
-    """Return a name, or a pattern of ours, as Redis takes patterns: it has more wildcards."""
+    """Return a name or pattern as a pattern of Redis, which has more wildcards."""
     return re.sub(r"([?\[\]^\\])", r"\\\1", name)
 
 
@@ -153,7 +154,7 @@ class ReaperSettings(ProgramSettings):
         | {"recreate_groups", "consumer_retention"}
     )
 
-    groups: Annotated[tuple[GroupSettings, ...], BeforeValidator(_read_groups)] = Field(
+    groups: Annotated[tuple[GroupSettings, ...], NoDecode, BeforeValidator(_read_groups)] = Field(
         default=(),
         description="The groups to watch: `[[groups]]` tables, or `stream/group,…` in one string.",
     )

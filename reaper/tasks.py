@@ -16,7 +16,6 @@ logger = logging.getLogger(__name__)
 
 AT_A_TIME = 250
 """Work for every group at once is done for so many at a time: what falls due meanwhile in one group does not wait."""
-UNEXPECTED = "serving the group failed: %s"
 
 Step = Callable[[], Awaitable[float | None]]
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -117,7 +116,7 @@ class Chores:
         try:
             call()
         except Exception:
-            logger.exception(UNEXPECTED, fields(group=self._pair))
+            logger.exception("serving the group failed: %s", fields(group=self._pair))
             self._failed()
 
     async def _run(self, chore: _Chore) -> None:
@@ -132,7 +131,7 @@ class Chores:
                     pause_s = 0 if chore.is_woken else pause_s
         except Exception:
             pause_s = None
-            logger.exception(UNEXPECTED, fields(group=self._pair))
+            logger.exception("serving the group failed: %s", fields(group=self._pair))
             self._failed()
         finally:
             chore.scope, chore.is_started = None, False

@@ -16,7 +16,7 @@ import hypothesis
 import pytest
 from redis.asyncio import Redis
 
-from tests.support.distribution import GroupScheduling, uses_spark
+from tests.support.distribution import GroupScheduling, begins_early
 from tests.support.nursery import Nursery
 from tests.support.patience import SLOWNESS, slowness
 from tests.support.processes import ROOT, Processes
@@ -95,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:], left_out = split(config, [item for item in items if has_server(item)])
     left_out += [item for item in collected if not has_server(item)]
     config.hook.pytest_deselected(items=left_out)
-    items.sort(key=lambda item: uses_spark(item.path), reverse=True)
+    items.sort(key=lambda item: begins_early(item.path), reverse=True)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,7 +15,7 @@ from workers.loop.adoption import Adoption
 from workers.loop.context import WorkerContext
 from workers.loop.dispatch import Handlers
 from workers.loop.heartbeat import Heartbeat
-from workers.loop.heartbeat_thread import HeartbeatThread, MakeRunner
+from workers.loop.heartbeat_thread import HeartbeatThread, MakeThread
 from workers.loop.in_flight import Delivery
 from workers.loop.isolation import Isolation
 from workers.loop.reading import Reader
@@ -54,9 +54,9 @@ class WorkerProcess:
         settings: WorkerSettings,
         handlers: Handlers,
         callbacks: Callbacks[str],
-        runs: MakeRunner = HeartbeatThread,
+        make_thread: MakeThread = HeartbeatThread,
     ) -> None:
-        """``runs`` creates the thread of the heartbeat. Raises ConfigurationError if the handlers cannot run jobs."""
+        """``make_thread`` is for the heartbeat. Raises ConfigurationError if the handlers cannot run jobs."""
         calls = handlers.calls(settings)
         self.forced = False
         """Told to end at once, before everything was done."""
@@ -69,7 +69,7 @@ class WorkerProcess:
         self._context = context = WorkerContext.make(settings, callbacks)
         self._upkeep = Upkeep(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)
-        self._heartbeat = Heartbeat(context, runs)
+        self._heartbeat = Heartbeat(context, make_thread)
         isolation = Isolation(context.membership.both, lambda: context.membership.visibility_s)
         self._settlements = Settlements(context, isolation.have_settled)
         self._runner = Runner(context, calls, self._settlements, self._heartbeat, isolation, self._is_ending)

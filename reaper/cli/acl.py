@@ -10,8 +10,6 @@ from workers.protocol.messages import RecoveryMode
 from workers.runtime.options import help_end
 from workers.runtime.printing import show, show_json
 
-ROLES = [role.value for role in Role]
-
 recovery_option = click.option(
     "--recovery",
     type=click.Choice([mode.value for mode in RecoveryMode]),
@@ -29,7 +27,7 @@ recovery_option = click.option(
         redis=False,
     )
 )
-@click.argument("role", metavar="[ROLE]", type=click.Choice(ROLES), required=False)
+@click.argument("role", metavar="[ROLE]", type=click.Choice([one.value for one in Role]), required=False)
 @recovery_option
 @click.option("--user", metavar="NAME", help="Name of the Redis user. Default: the name of the role.")
 @json_option

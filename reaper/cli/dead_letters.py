@@ -119,12 +119,9 @@ def _missing(keys: GroupKeys, ids: list[str]) -> str:
 
 
 def _lines_of(letter: DeadLetter) -> list[str]:
-    facts = replace(letter, payload=[]).as_json()
-    del facts["fields"]
-    facts["consumers"] = ", ".join(letter.consumers)
+    facts = replace(letter, payload=[]).as_json() | {"consumers": ", ".join(letter.consumers), "fields": ""}
     lines = [f"{name:<12} {value}" for name, value in facts.items() if value != ""]
-    lines += ["", "fields"]
-    lines += [f"  {_value(name)} = {_value(value)}" for name, value in letter.payload[:MOST_FIELDS]]
+    lines += ["", "fields", *(f"  {_value(name)} = {_value(value)}" for name, value in letter.payload[:MOST_FIELDS])]
     left_out = len(letter.payload) - MOST_FIELDS
     return lines + ([f"  … and {counted(left_out, 'more field')}: -o json prints all"] if left_out > 0 else [])
 

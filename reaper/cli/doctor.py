@@ -4,14 +4,13 @@ from dataclasses import asdict
 
 import click
 
-from reaper.cli.options import connected, json_option, reaper_settings
+from reaper.cli.options import connected, json_option, reaper_settings, show_result
 from reaper.operations.doctor import Finding, Level, diagnose
 from reaper.settings import ReaperSettings
 from workers.runtime.options import help_end
-from workers.runtime.printing import show, show_json, styled
+from workers.runtime.printing import styled
 
 _COLOURS = {**dict.fromkeys(Level, "yellow"), Level.OK: "green", Level.WRONG: "red"}
-_NOT_ASKED = ("health_port", "health_host")
 
 
 @click.command(
@@ -22,7 +21,7 @@ _NOT_ASKED = ("health_port", "health_host")
         no="at least one check failed",
     )
 )
-@reaper_settings([name for name in ReaperSettings.model_fields if name not in _NOT_ASKED])
+@reaper_settings(ReaperSettings.model_fields)
 @json_option
 @click.option("--quiet", is_flag=True, help="Leave out checks that passed.")
 async def doctor(machine: bool, quiet: bool, settings: ReaperSettings) -> bool:
@@ -35,10 +34,8 @@ async def doctor(machine: bool, quiet: bool, settings: ReaperSettings) -> bool:
         findings = await diagnose(client, settings, server)
     wrong = any(finding.level is Level.WRONG for finding in findings)
     shown = [finding for finding in findings if not (quiet and finding.level is Level.OK)]
-    if machine:
-        show_json({"status": "findings" if wrong else "ok", "findings": [asdict(finding) for finding in shown]})
-    else:
-        show(*map(finding_line, shown))
+    document = {"status": "findings" if wrong else "ok", "findings": [asdict(finding) for finding in shown]}
+    show_result(document, *map(finding_line, shown), machine=machine)
     return not wrong
 
 

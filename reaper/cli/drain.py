@@ -23,30 +23,29 @@ from workers.runtime.printing import show, show_json
 )
 @click.argument("replica", metavar="REPLICA")
 @click.option("--for", "for_s", type=DurationType(), default=DRAIN_S, help="How long it takes no groups. Default: 5m.")
-@click.option("--timeout", type=DurationType(), help="How long to wait until it holds none. Default: twice lease_ttl.")
+@click.option("--timeout", type=DurationType(), default=20.0, help="How long to wait for that. Default: 20s.")
 @click.option("--undo", is_flag=True, help="Let the replica take groups again.")
 @json_option
 @operator_options
 async def drain_command(
-    replica: str, for_s: float, timeout: float | None, undo: bool, machine: bool, settings: ReaperSettings
+    replica: str, for_s: float, timeout: float, undo: bool, machine: bool, settings: ReaperSettings
 ) -> bool:
     """Move all groups of a replica to other replicas, and wait.
 
     REPLICA is an ID from `reaper status`. Other replicas with the same settings take the groups. No job is lost or
     recovered twice, because every write of a replica is checked against the lease of its group.
     """
-    patience = timeout if timeout is not None else settings.lease_ttl.total_seconds() * 2
     keys, for_ms, held = settings.namespace_keys, 0 if undo else round(for_s * 1000), 0
     async with connected(settings) as (client, _):
         if for_ms:
-            held = await await_drained(client, keys, await drain(client, keys, replica, for_ms), patience)
+            held = await await_drained(client, keys, await drain(client, keys, replica, for_ms), timeout)
             message = f"{replica} holds no group, and takes none for {duration(for_ms)}."
         else:
             was_drained = await undo_drain(client, keys, replica)
             message = f"{replica} may take groups again." if was_drained else f"{replica} was not drained."
     if held:
         message = (
-            f"{replica} still holds {counted(held, 'group')} after {patience:g} s. It stays drained for "
+            f"{replica} still holds {counted(held, 'group')} after {timeout:g} s. It stays drained for "
             f"{duration(for_ms)}. See its log, or run `reaper drain {replica} --undo`."
         )
     if machine:

@@ -5,7 +5,7 @@ import os
 import click
 
 from reaper.cli.options import connected, groups_options, json_option, known_or_named
-from reaper.operations.explanation import Explanation, explain, visibility_of
+from reaper.operations.explanation import Explanation
 from reaper.operations.job_search import DEFAULT_DEPTH, FoundJob, Place, find_job
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.words import duration
@@ -57,7 +57,7 @@ async def explain_command(
         shown = [one.keys for one in found]
         snapshot = await take_snapshot(client, settings.namespace_keys, settings.groups, server, shown)
     states = {state.pair: state for state in snapshot.groups}
-    explanations = [explain(one, states[one.keys.pair], snapshot) for one in found]
+    explanations = [Explanation(one, states[one.keys.pair], snapshot) for one in found]
     if machine:
         show_json([one.as_json() for one in explanations])
         return
@@ -66,36 +66,35 @@ async def explain_command(
 
 
 def _nothing_found(job: str, searched: list[FoundJob], depth: int) -> str:
-    pairs = ", ".join(one.keys.pair for one in searched)
-    if not pairs:
+    if not searched:
         return f"job {job!r} was not found: no group is known. Name one with --group."
-    if all(one.complete for one in searched):
-        return f"job {job!r} was not found in {pairs}. Check the ID."
-    return f"job {job!r} was not found in the newest {depth} entries of {pairs}. Check the ID, or raise --depth."
+    complete = all(one.complete for one in searched)
+    part, advice = ("", "") if complete else (f"the newest {depth} entries of ", ", or raise --depth")
+    return f"job {job!r} was not found in {part}{', '.join(one.keys.pair for one in searched)}. Check the ID{advice}."
 
 
 def _lines(one: Explanation) -> list[str]:
     """Return the screen for one group."""
-    job, group = one.job, one.group
+    job, group, now_ms = one.job, one.group, one.snapshot.now_ms
     is_pending = job.place is Place.PENDING
     facts = {
         "where": f"{job.source} {job.entry_id}".strip(),
         "owner": job.owner if is_pending else "",
-        "idle": f"{duration(max(0, job.idle_ms))} of {duration(visibility_of(job, group))}" if is_pending else "",
+        "idle": f"{duration(max(0, job.idle_ms))} of {duration(one.visibility_ms)}" if is_pending else "",
         "deliveries": f"{one.deliveries} of {one.max_deliveries}" if job.place is not Place.SETTLED else "",
         "generation": str(job.generation or ""),
-        "age": duration(max(0, one.now_ms - job.first_ms)) if job.first_ms else "",
+        "age": duration(max(0, now_ms - job.first_ms)) if job.first_ms else "",
         "reason": f"{job.reason}: {job.error}" if job.error else job.reason,
         "recovery": group.mode and f"{group.mode}, {group.policy}",
         "holder": group.held_by
         and f"{group.held_by} (token {group.token}, lease {duration(group.lease_left_ms)} left)",
-        "next": one.next,
+        "next": one.next_step()[1],
     }
     lines = [f"{styled(f'job {job.job_id or job.wanted}', 'bold')}  {group.pair}  {job.place}"]
     lines += [_row(name, value) for name, value in facts.items() if value]
-    lines += [_row("but", styled(obstacle, "yellow")) for obstacle in one.obstacles]
+    lines += [_row("but", styled(obstacle, "yellow")) for obstacle in one.obstacles()]
     if job.events:
-        lines += ["", "  journal", *(f"    {_event_line(event, one.now_ms)}" for event in job.events)]
+        lines += ["", "  journal", *(f"    {_event_line(event, now_ms)}" for event in job.events)]
     return lines
 
 

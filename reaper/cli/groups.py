@@ -11,6 +11,7 @@ from reaper.cli.options import (
     journaling_options,
     json_option,
     operator_options,
+    show_result,
     yes_option,
 )
 from reaper.cli.ready_again import requeue
@@ -53,10 +54,9 @@ async def create(groups: Sequence[GroupKeys], begin: str, machine: bool, setting
     """Create consumer groups, and streams that do not exist."""
     async with connected(settings) as (client, _):
         created = {keys.pair: await create_group(client, keys, _STARTS[begin]) for keys in groups}
-    if machine:
-        show_json([{"group": pair, "created": is_new} for pair, is_new in created.items()])
-    else:
-        show(*(f"{pair}: {'created' if is_new else 'already exists'}" for pair, is_new in created.items()))
+    lines = (f"{pair}: {'created' if is_new else 'already exists'}" for pair, is_new in created.items())
+    document = [{"group": pair, "created": is_new} for pair, is_new in created.items()]
+    show_result(document, *lines, machine=machine)
 
 
 @groups.command(
@@ -88,11 +88,9 @@ async def _set_paused(settings: ReaperSettings, keys: GroupKeys, paused: bool, m
     async with connected(settings, keys) as (client, _):
         await check_exists(client, keys)
         changed = await set_paused(client, keys, paused)
-    if machine:
-        show_json({"group": keys.pair, "paused": paused, "changed": changed})
-        return
     state = "paused" if paused else "resumed"
-    show(f"{keys.pair}: recovery {state}" if changed else f"{keys.pair}: recovery was already {state}")
+    line = f"{keys.pair}: recovery {state}" if changed else f"{keys.pair}: recovery was already {state}"
+    show_result({"group": keys.pair, "paused": paused, "changed": changed}, line, machine=machine)
 
 
 @groups.command(

@@ -22,6 +22,7 @@ from workers.protocol.keys import GroupKeys, NamespaceKeys
 from workers.protocol.meaning import in_words, is_wrong_type
 from workers.protocol.server import check_server
 from workers.runtime.options import NEGATIVE_EXIT, GroupType, errors_as_sentences, format_option, settings_options
+from workers.runtime.printing import show, show_json
 from workers.runtime.settings import load_settings
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -71,6 +72,14 @@ status_options = reaper_settings(
     ("redis_url", "namespace", "groups", "observe"),
     {"groups": _GROUPS_HELP, "observe": "Show the replicas that run with --observe."},
 )
+
+
+def show_result(document: Any, *lines: str, machine: bool) -> None:
+    """Print a document for machines, or lines for people."""
+    if machine:
+        show_json(document)
+    else:
+        show(*lines)
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from reaper.cli.options import (
 from reaper.operations.dead_letters import Selection, check_ids, choose, select
 from reaper.operations.groups import check_exists
 from reaper.operations.lost_deliveries import Entry, forget_count, read_journal
-from reaper.operations.ready_again import DEFAULT_MAX_GENERATION, How, Outcome, Result
+from reaper.operations.ready_again import MAX_GENERATION, How, Outcome, Result
 from reaper.operations.ready_again import redrive as redrive_letters
 from reaper.operations.ready_again import requeue as requeue_entries
 from reaper.settings import ReaperSettings
@@ -52,14 +52,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print the jobs th
 @all_option
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Redrive at most this many jobs per second.")
 @dry_run_option
-@click.option(
-    "--max-generation",
-    type=click.IntRange(min=1),
-    default=DEFAULT_MAX_GENERATION,
-    show_default=True,
-    help="Skip jobs that were redriven this often already.",
-)
-@click.option("--force", is_flag=True, help="Redrive jobs of every generation.")
+@click.option("--force", is_flag=True, help=f"Also redrive jobs that were redriven {MAX_GENERATION} times already.")
 @json_option
 @journaling_options
 async def redrive(
@@ -69,7 +62,6 @@ async def redrive(
     everything: bool,
     rate: float | None,
     dry_run: bool,
-    max_generation: int,
     force: bool,
     machine: bool,
     settings: ReaperSettings,
@@ -79,7 +71,7 @@ async def redrive(
     Select them by ID, by --reason, or with --all. Each job continues as its next generation, with a new count of
     deliveries.
     """
-    how = replace(How.of(settings, dry_run=dry_run), max_generation=None if force else max_generation, rate=rate)
+    how = replace(How.of(settings, dry_run=dry_run), is_forced=force, rate=rate)
     what = choose(ids, reason=reason, everything=everything)
     async with connected(settings, keys) as (client, _):
         await check_exists(client, keys)
@@ -166,7 +158,8 @@ async def _print(
             counts[result.outcome] += 1
             document["done"] = counts[Outcome.DONE]
             if machine:
-                document["results"].append(_as_json(result))
+                facts = {"id": result.entry_id, "outcome": result.outcome, "job": result.job_id}
+                document["results"].append({**facts, "detail": result.detail})
             elif every or result.outcome is not Outcome.DONE:
                 show(_line(result, verb, dry_run))
     except Exception:
@@ -196,7 +189,3 @@ def _line(result: Result, verb: str, dry_run: bool) -> str:
     }
     job = f"  job {result.job_id}" if result.job_id else ""
     return f"{result.entry_id}{job}  {texts[result.outcome]}"
-
-
-def _as_json(result: Result) -> dict[str, str]:
-    return {"id": result.entry_id, "outcome": result.outcome, "job": result.job_id, "detail": result.detail}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from reaper.cli.options import connected, json_option, status_options
+from reaper.cli.options import connected, json_option, show_result, status_options
 from reaper.operations.judgement import Problem, as_json, folded, judge, remarks
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
@@ -13,7 +13,7 @@ from reaper.reasons import FEW_GROUPS
 from reaper.settings import ReaperSettings
 from workers.protocol.messages import counted
 from workers.runtime.options import help_end
-from workers.runtime.printing import show, show_json, styled
+from workers.runtime.printing import styled
 
 
 @click.command(
@@ -34,10 +34,7 @@ async def status(machine: bool, glob: str, settings: ReaperSettings) -> bool:
     async with connected(settings) as (client, server):
         snapshot = await take_snapshot(client, settings.namespace_keys, settings.groups, server, glob=glob)
     problems = judge(snapshot)
-    if machine:
-        show_json(as_json(snapshot, problems))
-    else:
-        show(*_screen(snapshot, problems))
+    show_result(as_json(snapshot, problems), *_screen(snapshot, problems), machine=machine)
     return not problems
 
 
@@ -78,14 +75,10 @@ def _replica_lines(snapshot: Snapshot) -> Iterator[str]:
     none = styled("none", "yellow" if snapshot.needs_no_reaper else "red")
     yield _row("replicas", f"{len(live)} live" if live else none, f"{len(silent)} silent" if silent else "")
     for replica in live:
-        does = (
-            f"observes {counted(replica.watched, 'group')}"
-            if replica.observe
-            else f"holds {replica.held} of {counted(replica.watched, 'group')}"
-        )
+        does = "observes" if replica.observe else f"holds {replica.held} of"
         started = f"started {duration(max(0, snapshot.now_ms - replica.started_ms))} ago"
         drained = styled("drained", "yellow") if replica.id in snapshot.drained else ""
-        yield _row("", styled(replica.id, "bold"), does, started, drained)
+        yield _row("", styled(replica.id, "bold"), f"{does} {counted(replica.watched, 'group')}", started, drained)
 
 
 def _pattern_lines(snapshot: Snapshot) -> Iterator[str]:

@@ -2,14 +2,14 @@
 
 import click
 
-from reaper.cli.options import connected, group_argument, json_option, operator_options
+from reaper.cli.options import connected, group_argument, json_option, operator_options, show_result
 from reaper.operations.groups import check_exists
 from reaper.settings import ReaperSettings
 from reaper.watched import change_watched, read_found
 from workers.protocol.errors import NotPossibleError
 from workers.protocol.keys import GroupKeys, check_apart
 from workers.runtime.options import examples, help_end
-from workers.runtime.printing import show, show_json
+from workers.runtime.printing import show
 
 
 @click.group(epilog=examples("reaper watch add orders:7/billing", "reaper watch list"))
@@ -35,10 +35,8 @@ async def add(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
     async with connected(settings, keys) as (client, _):
         await check_exists(client, keys)
         added = await change_watched(client, settings.namespace_keys, add={keys.pair: ""}, by_person=True)
-    if machine:
-        show_json({"group": keys.pair, "watched": True, "changed": bool(added)})
-    else:
-        show(f"{keys.pair}: watched" if added else f"{keys.pair}: was already watched")
+    line = f"{keys.pair}: watched" if added else f"{keys.pair}: was already watched"
+    show_result({"group": keys.pair, "watched": True, "changed": bool(added)}, line, machine=machine)
 
 
 @watch.command(
@@ -56,10 +54,8 @@ async def remove(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> No
         removed = await change_watched(client, settings.namespace_keys, remove=[keys.pair], by_person=True)
     if not removed:
         raise NotPossibleError(f"cannot remove {keys.pair!r}: it was not added. See `reaper watch list`.")
-    if machine:
-        show_json({"group": keys.pair, "watched": False, "changed": True})
-    else:
-        show(f"{keys.pair}: not watched")
+    document = {"group": keys.pair, "watched": False, "changed": True}
+    show_result(document, f"{keys.pair}: not watched", machine=machine)
 
 
 @watch.command("list", epilog=help_end("reaper watch list", "reaper watch list -o json", ok="done, also if none"))
@@ -69,9 +65,8 @@ async def list_(machine: bool, settings: ReaperSettings) -> None:
     """List the groups, each with the pattern that found it."""
     async with connected(settings) as (client, _):
         found = sorted((await read_found(client, settings.namespace_keys)).items())
-    if machine:
-        show_json({"namespace": settings.namespace, "groups": [{"group": pair, "pattern": by} for pair, by in found]})
-        return
-    show(*(f"{pair}  {f'found by {pattern}' if pattern else 'added'}" for pair, pattern in found))
-    if not found:
+    groups = [{"group": pair, "pattern": pattern} for pair, pattern in found]
+    lines = (f"{pair}  {f'found by {pattern}' if pattern else 'added'}" for pair, pattern in found)
+    show_result({"namespace": settings.namespace, "groups": groups}, *lines, machine=machine)
+    if not found and not machine:
         show("no groups besides those in the settings of the replicas", err=True)

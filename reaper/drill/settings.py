@@ -21,7 +21,7 @@ from reaper.drill.trace import (
 )  # fmt: skip
 from workers.protocol.connection import read_address
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.settings import SHORTEST_VISIBILITY, Seconds, Settings, seconds
+from workers.runtime.settings import SHORTEST_VISIBILITY, Seconds, Section, seconds
 
 MOST_MS = LONGEST / timedelta(milliseconds=1)
 MORE_PATIENCE_S = 60.0
@@ -34,7 +34,7 @@ IN_PLACE = "in-place"
 _TOKENS, _MS = TokenTimes(), timedelta(milliseconds=1)
 
 
-class DrillSettings(Settings):
+class DrillSettings(Section):
     """The settings of a drill. Timeouts are short, so that you can watch it. They are not for production."""
 
     forms: ClassVar[Mapping[str, Form]] = FORMS

@@ -124,35 +124,26 @@ async def _check_server(client: Redis, absent_key: str, release: str) -> list[Fi
     ahead_ms = at_ms - round(time.time() * 1000)
     claim = {True: " (CLAIM)", False: "", None: " (CLAIM unknown)"}[await knows_claim(client, absent_key)]
     answers = ok("server", f"{release}{claim}, answers within {round_trip_ms:.1f} ms")
-    return [answers, _replication(info), _eviction(info), _persistence(info), _clock(ahead_ms)]
+    return [answers, *_durability(info), _clock(ahead_ms)]
 
 
-def _replication(info: dict[str, Any]) -> Finding:
+def _durability(info: dict[str, Any]) -> Iterator[Finding]:
     replicas = counted(number := int(info.get("connected_slaves", 0)), "replica")
     if number and "min_slaves_good_slaves" not in info:  # Redis reports it only with min-replicas-to-write
-        return note(
-            "replication",
-            f"{replicas}, min-replicas-to-write 0: a failover can lose the last writes, so jobs run again. Set "
-            "min-replicas-to-write 1.",
-        )
-    return ok("replication", f"primary with {replicas}")
-
-
-def _eviction(info: dict[str, Any]) -> Finding:
+        why = f"{replicas}, min-replicas-to-write 0: a failover can lose the last writes, so jobs run again."
+        yield note("replication", f"{why} Set min-replicas-to-write 1.")
+    else:
+        yield ok("replication", f"primary with {replicas}")
     policy = info.get("maxmemory_policy", "noeviction")
-    if policy == "noeviction":
-        return ok("eviction", "maxmemory-policy noeviction")
-    return wrong(
-        "eviction",
-        f"maxmemory-policy {policy}: when memory is full, Redis deletes keys, for example jobs or leases. "
-        "Set noeviction.",
-    )
-
-
-def _persistence(info: dict[str, Any]) -> Finding:
-    if info.get("aof_enabled"):
-        return ok("persistence", "append-only file")
-    return warning("persistence", "no append-only file: a restart loses accepted jobs. Set appendonly yes.")
+    if policy != "noeviction":
+        why = "when memory is full, Redis deletes keys, for example jobs or leases. Set noeviction."
+        yield wrong("eviction", f"maxmemory-policy {policy}: {why}")
+    else:
+        yield ok("eviction", "maxmemory-policy noeviction")
+    if not info.get("aof_enabled"):
+        yield warning("persistence", "no append-only file: a restart loses accepted jobs. Set appendonly yes.")
+    else:
+        yield ok("persistence", "append-only file")
 
 
 def _clock(ahead_ms: int) -> Finding:

@@ -6,7 +6,7 @@ from typing import Any
 
 from reaper.operations.job_search import FoundJob, Place
 from reaper.operations.judgement import judge
-from reaper.operations.state import GroupState, Snapshot
+from reaper.operations.state import GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
 from reaper.reasons import ProblemKind
 from reaper.settings import LONGEST_VISIBILITY_MS
@@ -20,170 +20,136 @@ _STOPS = frozenset({
     ProblemKind.PAUSED,
 })  # fmt: skip
 """Problems that keep recovery from acting."""
+_OF_JOB = (
+    "wanted", "job_id", "place", "source", "entry_id", "owner", "idle_ms", "generation", "first_ms",
+    "quarantined_before", "reason", "error", "complete", "events",
+)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Everything ``reaper explain`` shows of a job in one group."""
 
     job: FoundJob
     group: GroupState
-    now_ms: int
-    due_in_ms: int | None
-    """Until the next step happens by itself; 0 = now, None = at no known time."""
-    next: str
-    """The next step, and when it happens."""
-    obstacles: tuple[str, ...]
-    """Reasons why it does not happen."""
-
-    @property
-    def deliveries(self) -> int:
-        """Counted deliveries, the current one included."""
-        return deliveries_of(self.job, self.max_deliveries)
+    snapshot: Snapshot
 
     @property
     def max_deliveries(self) -> int:
         """The limit in force."""
-        return limit_of(self.group)
+        return self.group.max_deliveries or DEFAULT_MAX_DELIVERIES
+
+    @property
+    def deliveries(self) -> int:
+        """Counted deliveries, the current one included. A lowered limit leaves one delivery."""
+        before, times = self.job.deliveries_before, self.job.times_delivered
+        return min(before, self.max_deliveries - 1) + times if times else before
+
+    @property
+    def visibility_ms(self) -> int:
+        """The visibility timeout of this job, which is the longer one of the group's and its own."""
+        agreed = self.group.visibility_ms or to_ms(DEFAULT_VISIBILITY_TIMEOUT)
+        return max(agreed, min(self.job.own_visibility_ms, LONGEST_VISIBILITY_MS))
+
+    def next_step(self) -> tuple[int | None, str]:
+        """Return the next step, and in how many ms it happens by itself: 0 = now, None = at no known time."""
+        job, group = self.job, self.group
+        match job.place:
+            case Place.PENDING:
+                return self._next_of_pending()
+            case Place.READY:
+                source = self._source
+                ready = "1 job is" if str(source.ready) == "1" else f"{source.ready} jobs are"
+                return None, f"a worker reads it: {ready} ready, for {counted(source.consumers, 'consumer')}"
+            case Place.SCHEDULED:
+                left = max(0, job.due_ms - self.snapshot.now_ms)
+                return left, f"becomes ready in {duration(left)}" if left else "is due, and becomes ready now"
+            case Place.QUARANTINED:
+                turn = f"after {job.quarantined_before} others" if job.quarantined_before else "as the next one"
+                return None, (
+                    f"is quarantined, because it has one delivery left: it becomes ready {turn}, when the "
+                    f"{group.released} released jobs are settled"
+                )
+            case Place.DEAD:
+                command = f"reaper dead-letters redrive {group.keys.word} {job.entry_id}"
+                return None, f"nothing, because it is a dead letter: `{command}` makes it ready again"
+            case Place.SETTLED if job.events and job.events[-1].event == EventName.LOST_DELIVERY:
+                command = f"reaper groups requeue {group.keys.word} {job.entry_id}"
+                return None, f"nothing, because its consumer or group was deleted: `{command}` makes it ready again"
+            case Place.SETTLED:
+                return None, "nothing: it is settled"
+            case _:
+                return None, "unknown: Redis has no trace of it in the searched entries"
+
+    @property
+    def _source(self) -> SourceState:
+        return self.group.retry if self.job.source == self.group.keys.retry else self.group.main
+
+    def _next_of_pending(self) -> tuple[int | None, str]:
+        job, wait = self.job, self.group.recovery_wait
+        late_ms = job.idle_ms - self.visibility_ms
+        left = 0 if job.is_given_back else max(0, -late_ms)
+        if wait and wait.left_ms > left:
+            left = wait.left_ms
+            since = "" if wait.has_ended else ", counted from the next heartbeat,"
+            when = f"unless it is settled or extended, recovery waits {duration(left)}, and then{since}"
+        elif job.is_given_back:
+            when = "it was given back, so at the next scan"
+        elif left:
+            when = f"unless it is settled or extended within {duration(left)}"
+        else:
+            when = f"its visibility timeout passed {duration(late_ms)} ago, so at the next scan"
+        return left, f"{when} it is {self._fate()}"
+
+    def _fate(self) -> str:
+        """Return the decision of recovery about the delivery, in short (``lua/prelude/8_fate.lua`` decides it)."""
+        job, group, limit, count = self.job, self.group, self.max_deliveries, self.deliveries
+        if job.times_delivered >= MOST:
+            return "dead-lettered: its worker gave it up"
+        used_up = f"dead-lettered: {count} of {limit} deliveries are used up"
+        if count >= limit or (job.is_quarantined and not job.is_given_back):
+            if limit == 1 or job.is_given_back:
+                return used_up
+            is_used_up = job.is_released and count >= limit
+            return f"{used_up}, unless it never arrived at its worker" if is_used_up else "quarantined again"
+        if count == limit - 1 and not job.is_given_back:
+            return f"quarantined: its next delivery ({count + 1} of {limit}) is its last, and runs alone"
+        if group.recovers_itself:
+            return f"claimed by a live worker, as delivery {count + 1} of {limit}"
+        if group.policy == Redelivery.IN_PLACE:
+            return f"ready again where it is, for delivery {count + 1} of {limit}"
+        target = group.keys.retry if group.policy == Redelivery.RETRY_STREAM else group.stream
+        return f"copied to {target} and ready again, for delivery {count + 1} of {limit}"
+
+    def obstacles(self) -> Iterator[str]:
+        """Yield the reasons why no worker reads a ready job, or why recovery does not act."""
+        job, group = self.job, self.group
+        if job.place is Place.READY:
+            if not self._source.consumers:
+                yield f"no consumer reads {job.source}. Start a worker."
+        elif job.place in (Place.PENDING, Place.SCHEDULED, Place.QUARANTINED):
+            for problem in judge(self.snapshot):
+                is_its_own = problem.group == group.pair or not (problem.group or group.recovers_itself)
+                if problem.trouble in _STOPS and is_its_own:
+                    yield problem.text
+            if group.recovery_wait:
+                yield str(group.recovery_wait)
 
     def as_json(self) -> dict[str, Any]:
         """Return the part of ``reaper explain -o json`` for this group."""
-        job, group = self.job, self.group
+        job, group, (due_in_ms, then) = asdict(self.job), self.group, self.next_step()
         return {
             "group": group.pair,
-            "wanted": job.wanted,
-            "job_id": job.job_id,
-            "place": str(job.place),
-            "source": job.source,
-            "entry_id": job.entry_id,
-            "owner": job.owner,
-            "idle_ms": job.idle_ms,
+            **{name: job[name] for name in _OF_JOB},
             "deliveries": self.deliveries,
             "max_deliveries": self.max_deliveries,
-            "visibility_ms": visibility_of(job, group),
-            "generation": job.generation,
-            "first_ms": job.first_ms,
-            "due_in_ms": self.due_in_ms,
-            "quarantined_before": job.quarantined_before,
-            "reason": job.reason,
-            "error": job.error,
+            "visibility_ms": self.visibility_ms,
+            "due_in_ms": due_in_ms,
             "mode": group.mode,
             "policy": group.policy,
             "holder": group.held_by,
             "token": group.token,
             "lease_left_ms": group.lease_left_ms,
-            "next": self.next,
-            "obstacles": list(self.obstacles),
-            "complete": job.complete,
-            "events": [asdict(event) for event in job.events],
+            "next": then,
+            "obstacles": list(self.obstacles()),
         }
-
-
-def limit_of(group: GroupState) -> int:
-    """Return the most deliveries of a job in the group."""
-    return group.max_deliveries or DEFAULT_MAX_DELIVERIES
-
-
-def deliveries_of(job: FoundJob, limit: int) -> int:
-    """Return the counted deliveries, the current one included. After a lowered limit, one is left."""
-    return min(job.deliveries_before, limit - 1) + job.times_delivered if job.times_delivered else job.deliveries_before
-
-
-def visibility_of(job: FoundJob, group: GroupState) -> int:
-    """Return the visibility timeout of this job in ms, which is the longer one of the group's and its own."""
-    agreed = group.visibility_ms or to_ms(DEFAULT_VISIBILITY_TIMEOUT)
-    return max(agreed, min(job.own_visibility_ms, LONGEST_VISIBILITY_MS))
-
-
-def explain(job: FoundJob, group: GroupState, snapshot: Snapshot) -> Explanation:
-    """Decide what happens next with a job."""
-    due_in_ms, then = _next(job, group, snapshot.now_ms)
-    return Explanation(
-        job=job,
-        group=group,
-        now_ms=snapshot.now_ms,
-        due_in_ms=due_in_ms,
-        next=then,
-        obstacles=tuple(_obstacles(job, group, snapshot)),
-    )
-
-
-def _next(job: FoundJob, group: GroupState, now_ms: int) -> tuple[int | None, str]:
-    match job.place:
-        case Place.PENDING:
-            return _next_of_pending(job, group)
-        case Place.READY:
-            source = group.retry if job.source == group.keys.retry else group.main
-            ready = "1 job is" if str(source.ready) == "1" else f"{source.ready} jobs are"
-            return None, f"a worker reads it: {ready} ready, for {counted(source.consumers, 'consumer')}"
-        case Place.SCHEDULED:
-            left = max(0, job.due_ms - now_ms)
-            return left, f"becomes ready in {duration(left)}" if left else "is due, and becomes ready now"
-        case Place.QUARANTINED:
-            turn = f"after {job.quarantined_before} others" if job.quarantined_before else "as the next one"
-            return None, (
-                f"is quarantined, because it has one delivery left: it becomes ready {turn}, when the "
-                f"{group.released} released jobs are settled"
-            )
-        case Place.DEAD:
-            command = f"reaper dead-letters redrive {group.keys.word} {job.entry_id}"
-            return None, f"nothing, because it is a dead letter: `{command}` makes it ready again"
-        case Place.SETTLED if job.events and job.events[-1].event == EventName.LOST_DELIVERY:
-            command = f"reaper groups requeue {group.keys.word} {job.entry_id}"
-            return None, f"nothing, because its consumer or group was deleted: `{command}` makes it ready again"
-        case Place.SETTLED:
-            return None, "nothing: it is settled"
-        case _:
-            return None, "unknown: Redis has no trace of it in the searched entries"
-
-
-def _next_of_pending(job: FoundJob, group: GroupState) -> tuple[int | None, str]:
-    late_ms = job.idle_ms - visibility_of(job, group)
-    left, wait = 0 if job.is_given_back else max(0, -late_ms), group.recovery_wait
-    if wait and wait.left_ms > left:
-        left = wait.left_ms
-        since = "" if wait.has_ended else ", counted from the next heartbeat,"
-        when = f"unless it is settled or extended, recovery waits {duration(left)}, and then{since}"
-    elif job.is_given_back:
-        when = "it was given back, so at the next scan"
-    elif left:
-        when = f"unless it is settled or extended within {duration(left)}"
-    else:
-        when = f"its visibility timeout passed {duration(late_ms)} ago, so at the next scan"
-    return left, f"{when} it is {_fate(job, group)}"
-
-
-def _fate(job: FoundJob, group: GroupState) -> str:
-    """Return the decision of recovery about the delivery, in short (``lua/prelude/8_fate.lua`` decides it)."""
-    limit = limit_of(group)
-    count = deliveries_of(job, limit)
-    if job.times_delivered >= MOST:
-        return "dead-lettered: its worker gave it up"
-    used_up = f"dead-lettered: {count} of {limit} deliveries are used up"
-    if count >= limit or (job.is_quarantined and not job.is_given_back):
-        if limit == 1 or job.is_given_back:
-            return used_up
-        is_used_up = job.is_released and count >= limit
-        return f"{used_up}, unless it never arrived at its worker" if is_used_up else "quarantined again"
-    if count == limit - 1 and not job.is_given_back:
-        return f"quarantined: its next delivery ({count + 1} of {limit}) is its last, and runs alone"
-    if group.recovers_itself:
-        return f"claimed by a live worker, as delivery {count + 1} of {limit}"
-    if group.policy == Redelivery.IN_PLACE:
-        return f"ready again where it is, for delivery {count + 1} of {limit}"
-    target = group.keys.retry if group.policy == Redelivery.RETRY_STREAM else group.stream
-    return f"copied to {target} and ready again, for delivery {count + 1} of {limit}"
-
-
-def _obstacles(job: FoundJob, group: GroupState, snapshot: Snapshot) -> Iterator[str]:
-    """Yield the reasons why no worker reads a ready job, or why recovery does not act."""
-    if job.place is Place.READY:
-        if not (group.retry if job.source == group.keys.retry else group.main).consumers:
-            yield f"no consumer reads {job.source}. Start a worker."
-    elif job.place in (Place.PENDING, Place.SCHEDULED, Place.QUARANTINED):
-        for problem in judge(snapshot):
-            is_its_own = problem.group == group.pair or not (problem.group or group.recovers_itself)
-            if problem.trouble in _STOPS and is_its_own:
-                yield problem.text
-        if group.recovery_wait:
-            yield str(group.recovery_wait)

@@ -18,11 +18,12 @@ from workers.protocol.errors import NotPossibleError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text, told
-from workers.protocol.scripts import Script, load_script
+from workers.protocol.scripts import load_script
 
-REDRIVE, REQUEUE = load_script("reaper", "redrive_dead_letters"), load_script("reaper", "requeue")
+READY_AGAIN = load_script("reaper", "ready_again")
 BATCH = 100
-DEFAULT_MAX_GENERATION = 5
+MAX_GENERATION = 5
+"""A job of this generation dies each time, so it is redriven only by force."""
 
 
 class Outcome(StrEnum):
@@ -67,8 +68,8 @@ class How:
     journal_limit: int = DEFAULT_JOURNAL_MAXLEN
     """Length of the journal; 0 = none is written."""
     dry_run: bool = False
-    max_generation: int | None = DEFAULT_MAX_GENERATION
-    """Dead letters of this generation are not redriven again (they die each time). None = no guard."""
+    is_forced: bool = False
+    """Redrive jobs of every generation."""
     rate: float | None = None
     """Dead letters per second. None = no limit."""
 
@@ -88,12 +89,11 @@ async def redrive(client: Redis, keys: GroupKeys, ids: AsyncIterable[str], how: 
 
     Raises NotPossibleError if the group does not exist, and redis-py's errors.
     """
-    generation = "" if how.max_generation is None else str(how.max_generation)
     started, sent = anyio.current_time(), 0
     async for batch in _batches(ids, how.batch):
         if how.rate and not how.dry_run:
             await anyio.sleep_until(started + sent / how.rate)
-        async for result in _run(client, keys, REDRIVE, keys.dead, how, batch, generation):
+        async for result in _run(client, keys, keys.dead, how, batch):
             yield result
         sent += len(batch)
 
@@ -114,7 +114,7 @@ async def requeue(
     in_either = {entry.entry_id for entry in entries if entry.is_retry is None}
     for source, ids in by_source.items():
         for first in range(0, len(ids), BATCH):
-            async for result in _run(client, keys, REQUEUE, source, how, ids[first : first + BATCH]):
+            async for result in _run(client, keys, source, how, ids[first : first + BATCH]):
                 if source == keys.stream and result.outcome is Outcome.MISSING and result.entry_id in in_either:
                     by_source[keys.retry].append(result.entry_id)
                 else:
@@ -132,17 +132,15 @@ async def _batches(ids: AsyncIterable[str], size: int) -> AsyncIterator[list[str
         yield batch
 
 
-async def _run(
-    client: Redis, keys: GroupKeys, script: Script, source: str, how: How, ids: Sequence[str], *more: str
-) -> AsyncIterator[Result]:
-    """Run a script until it has decided about all entries."""
-    calls = GroupCalls(keys, how.journal_limit)
+async def _run(client: Redis, keys: GroupKeys, source: str, how: How, ids: Sequence[str]) -> AsyncIterator[Result]:
+    """Run the script until it has decided about all entries."""
+    calls, highest = GroupCalls(keys, how.journal_limit), "" if how.is_forced else str(MAX_GENERATION)
     while ids:
-        call = calls.spell(source, how.policy, int(how.dry_run), CALL_BYTES, *more, *ids)
+        call = calls.spell(source, how.policy, int(how.dry_run), CALL_BYTES, highest, *ids)
         if source == keys.dead:  # each dead letter is deleted, so a repeated call finds none that was redriven
-            reply, was_lost = await script.run_until_answered(client, *call)
+            reply, was_lost = await READY_AGAIN.run_until_answered(client, *call)
         else:
-            reply, was_lost = await script.run(client, *call), False
+            reply, was_lost = await READY_AGAIN.run(client, *call), False
         if reply[0] != b"ok":
             raise NotPossibleError(
                 f"group {keys.pair!r} does not exist, so no worker would read the jobs. Create the group, or start its "

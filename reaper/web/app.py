@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from reaper.operations.explanation import explain
+from reaper.operations.explanation import Explanation
 from reaper.operations.job_search import find_job
 from reaper.service import Reaper
 from reaper.web.overview import Overview
@@ -45,7 +45,7 @@ async def replica_app(reaper: Reaper, pulse: Pulse) -> AsyncIterator[Starlette]:
             jobs = [(group, await find_job(client, group.keys, wanted, depth=JOB_DEPTH)) for group in snapshot.groups]
         except (RedisError, OSError) as error:
             return _failed(503, f"Redis does not answer: {error}")
-        known = [explain(found, group, snapshot).as_json() for group, found in jobs if found.is_known]
+        known = [Explanation(found, group, snapshot).as_json() for group, found in jobs if found.is_known]
         return JSONResponse(known, headers=NO_STORE)
 
     try:

@@ -1,4 +1,4 @@
-"""What this project costs: `make bench` measures, and writes docs/internals/benchmarks.md.
+"""Benchmarks of this project. `make bench` measures, and writes docs/internals/benchmarks.md.
 
 `__main__` runs one module after the other, each on a Redis of its own (`stage`): `overshoot`, `crash`, `scan`,
 `recovery`, `mass`, `schedule`, `failover`, `throughput`, `latency`, `idle`. Reapers and workers are

@@ -1,4 +1,4 @@
-"""Somebody else who uses the same Redis: asks PING every millisecond until SIGTERM, then prints how long each took.
+"""A third party on the same Redis. It sends PING every millisecond until SIGTERM, and prints how long each one took.
 
 ``python -m tests.benchmarks.bystander PORT`` prints ``[[sent at, in ms since the epoch, milliseconds], …]`` as JSON.
 A bare socket, so that what is measured is the server and not a client library. While a reply is late no further PING is

@@ -1,4 +1,4 @@
-"""What a crash costs: a worker with 200 jobs in flight is killed, in each recovery mode.
+"""The cost of a crash: a worker with 200 jobs in flight is killed, in each recovery mode.
 
 Two workers with 200 slots each run jobs of some tenths of a second, with a visibility timeout of 5 s. One of them is
 killed with -9 under load. The overshoot of a delivery is the time from the end of its visibility timeout to its
@@ -38,7 +38,7 @@ KEYS = group_keys("jobs", "billing")
 
 @dataclass(frozen=True, slots=True)
 class _Crash:
-    """One crash and what came of it."""
+    """One crash and its result."""
 
     in_flight: int
     lost: int

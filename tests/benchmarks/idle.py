@@ -33,7 +33,7 @@ Start = Callable[[Stage], Awaitable[list[Running]]]
 
 
 async def measure(*, quick: bool) -> Result:
-    """Start them, and count what they send while nothing happens."""
+    """Start them, and count their requests while idle."""
     seconds = QUICK_SECONDS if quick else SECONDS
     found = {
         "two idle workers and a reaper": (await _idle(seconds, _all), at_most(DEMANDED_OF_ALL)),
@@ -50,7 +50,7 @@ async def measure(*, quick: bool) -> Result:
 
 
 async def _idle(seconds: float, start: Start) -> "Counter[str]":
-    """Count what is sent while nothing happens."""
+    """Count the requests of an idle system."""
     async with open_stage() as stage:
         await create_group(stage.client, KEYS)
         programs = await start(stage)

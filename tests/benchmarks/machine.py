@@ -1,4 +1,4 @@
-"""Says what the numbers were measured on, without names of hosts, users or folders."""
+"""Describes the machine of a benchmark, without names of hosts, users or folders."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is worth knowing of a machine."""
+    """A machine, as far as it matters for the results."""
 
     hardware: str
     software: str

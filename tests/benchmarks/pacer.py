@@ -1,4 +1,4 @@
-"""A producer that adds one job every so often, over a bare socket: what is measured is not a client library.
+"""A producer that adds one job at a time in a fixed rhythm, over a bare socket, so that no client library is measured.
 
 ``python -m tests.benchmarks.pacer PORT STREAM JOBS PER_SECOND``. Each job says when it was sent.
 """

@@ -27,7 +27,7 @@ finisher = Worker()
 
 @worker.handler
 async def do_nothing(_job: Job) -> None:
-    """A job that costs nothing: what is left is the loop around it."""
+    """A job without work, so that only the loop around it costs time."""
 
 
 @batched.batch_handler(size=100, wait=0.01)

@@ -1,4 +1,4 @@
-"""The page keeps what was found: a benchmark that is run again takes the place of what stood there, and no other."""
+"""A benchmark that runs again replaces its own results on the page, and no other ones."""
 
 from dataclasses import replace
 from datetime import date

@@ -1,4 +1,4 @@
-"""Every benchmark runs, with small numbers: who is asked for figures is not to find out that they cannot be had."""
+"""Every benchmark runs with small numbers, so that none fails when its results are needed."""
 
 import pytest
 from click.testing import CliRunner

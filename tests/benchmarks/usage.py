@@ -24,7 +24,7 @@ def peak_mb(pid: Pid) -> float:
 
 
 def forget_peak(pid: Pid) -> None:
-    """Let `peak_mb` start anew from what is resident now."""
+    """Restart the peak of `peak_mb` from the memory of this moment."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 

@@ -1,1 +1,1 @@
-"""What runs it: systemd, containers, Kubernetes; and what watches it."""
+"""Tests of `deploy/`: systemd, containers, Kubernetes, and monitoring."""

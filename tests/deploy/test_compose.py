@@ -1,4 +1,4 @@
-"""The compose file: what it mounts is there, and every service is watched and closed in."""
+"""The compose file mounts existing files, and every service has a health check and few rights."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The image: what it is built from, who runs in it, and how its health is asked for."""
+"""The base of the image, its user, and its health check."""
 
 import json
 import os

@@ -32,7 +32,7 @@ def _container(file: Path) -> dict[str, Any]:
 
 
 def _resources(file: Path) -> list[dict[str, Any]]:
-    """Return what a kustomization brings, with what its resources bring, unpatched."""
+    """Return the objects of a kustomization, with those of its resources, unpatched."""
     found: list[dict[str, Any]] = []
     for name in document(file).get("resources", []):
         path = (file.parent / name).resolve()

@@ -25,7 +25,7 @@ def examples() -> dict[str, Any]:
 
 
 def differences(example: Any, printed: Any, at: str = "") -> list[str]:
-    """Return where the shape of what was printed is not the example's.
+    """Return the places at which the output has another shape than the example.
 
     An example shows every key there is (unless it says ``…``), a value of each type, and an element of each list.
     """

@@ -37,7 +37,7 @@ def _links(page: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _texts() -> Iterator[tuple[Path, str]]:
-    """Yield the pages, and what our programs say: wherever a command may be named that somebody types."""
+    """Yield the pages, and the texts of our programs, because all of them can name a command."""
     for page in PAGES:
         yield page, re.sub(r"\s*\n\s*(?=--)", " ", page.read_text(encoding="utf-8"))
     for module in (path for room in ("reaper", "workers") for path in (ROOT / room).rglob("*.py")):
@@ -120,7 +120,9 @@ def test_every_python_snippet_runs_or_is_the_middle_of_a_program() -> None:
     assert snippets
     for snippet in snippets:
         code = compile(snippet, "snippet", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        if not code.co_flags & inspect.CO_COROUTINE:  # what awaits is the middle of a program: it must only parse
+        if (
+            not code.co_flags & inspect.CO_COROUTINE
+        ):  # code with await is the middle of a program, so it must only parse
             exec(code, {})  # noqa: S102 - our own documentation
 
 

@@ -1,4 +1,4 @@
-"""What the commands make of how acts ended."""
+"""The exit codes of the commands, by the ends of acts."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ LEDGER = Ledger(enqueued=1, fates=dict.fromkeys(Fate, 0) | {Fate.SETTLED: 1})
 
 @dataclass(slots=True)
 class Theatre:
-    """Where every act ends well, but for those that are named bad."""
+    """Each act ends well, except the bad ones that are named."""
 
     folder: Path
     bad: set[str] = field(default_factory=set)

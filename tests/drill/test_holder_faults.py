@@ -1,4 +1,4 @@
-"""The holder is stopped between deciding and writing: whoever comes by is known to the drill, and goes on at last."""
+"""The holder is stopped between deciding and writing. The drill knows this process, and continues it at last."""
 
 from collections.abc import Callable
 from pathlib import Path

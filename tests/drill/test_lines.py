@@ -1,4 +1,4 @@
-"""What is printed while a drill is played fits a terminal of eighty columns."""
+"""The output during a drill fits a terminal of eighty columns."""
 
 from pathlib import Path
 

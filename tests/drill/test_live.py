@@ -1,4 +1,4 @@
-"""What people see of an act: lines."""
+"""The lines that people see of an act."""
 
 from dataclasses import replace
 from datetime import timedelta

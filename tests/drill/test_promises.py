@@ -213,7 +213,7 @@ def test_at_an_instant_no_job_is_in_two_places() -> None:
     assert check_now(GOOD) == []
     twice = replace(GOOD, finished=False, state=replace(GOOD.state, ready=("slow",), scheduled=("slow",)))
     assert check_now(twice) == ["I1: job slow is in more than one place: ready and scheduled"]
-    assert check_now(replace(twice, ends_kept=False)) == []  # who destroys a group has jobs run again
+    assert check_now(replace(twice, ends_kept=False)) == []  # a job runs again if its group is destroyed
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,12 @@ def test_a_delivery_that_does_not_count_allows_one_more_start(given_back: Lifecy
 @pytest.mark.parametrize(
     ("least", "verb", "settled_again", "is_wrong"),
     [
-        (1, "retry", 1, False),  # the limit was lowered to 1: what is given back at the limit has one delivery left
+        (
+            1,
+            "retry",
+            1,
+            False,
+        ),  # the limit was lowered to 1, so a job that is given back at the limit has one delivery left
         (3, "retry", 1, True),
         (1, "nack", 1, True),
         (3, "retry", 2, False),

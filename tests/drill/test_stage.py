@@ -1,4 +1,4 @@
-"""What an act is played on: settings that cannot work are refused; reads of Redis tell what is there."""
+"""The stage of an act rejects settings that cannot work, and its reads of Redis return the state."""
 
 from dataclasses import replace
 from datetime import timedelta

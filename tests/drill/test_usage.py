@@ -1,4 +1,4 @@
-"""What processes and the server have used."""
+"""Resources that processes and the server have used."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What is known of executions while they run."""
+"""Executions that are known while they run."""
 
 from dataclasses import replace
 from pathlib import Path

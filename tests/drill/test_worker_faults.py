@@ -77,7 +77,7 @@ def faults(workers: Workers) -> WorkerFaults:
 async def test_a_fault_waits_until_a_worker_holds_a_job(
     faults: WorkerFaults, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash that interrupts nothing has tested nothing."""
+    """by its worker: no delivery was overdue"""
     workers.begins_when_looked_at = False
     held: list[list[str]] = [[], [], ["another job"]]
 

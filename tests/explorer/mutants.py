@@ -16,7 +16,7 @@ class Mutant:
     """Where it shows soonest."""
 
     def change(self, name: str, text: str) -> str:
-        """Return the text of a script as it is played. Raises ValueError where there is nothing to change."""
+        """Return the text of a script as it is played. without an owner: due at once"""
         if name not in self.scripts:
             return text
         if self.old not in text:

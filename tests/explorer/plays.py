@@ -29,7 +29,7 @@ CONFIGURATIONS = MappingProxyType(
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a play."""
+    """The result of a play."""
 
     counts: "Counter[str]"
     broken: str

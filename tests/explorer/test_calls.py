@@ -19,7 +19,7 @@ from workers.protocol.calls.moves import (
     SettleResult,
 )
 from workers.protocol.calls.recovery import Outcome as Recovered
-from workers.protocol.calls.recovery import Page, Recovery
+from workers.protocol.calls.recovery import Recovery
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.keys import group_keys
@@ -105,8 +105,8 @@ async def test_a_walker_takes_what_it_has_room_for(
     board.age()
     walker = replace(group_moves, authority=AGREEMENT)
     page = await walker.recover_page(client, STREAM, room=1, consumer=B, page="-")
-    assert isinstance(page, Page)
-    assert (page.cursor, [(one.entry_id, one.times_delivered) for one in page.claimed]) == (
+    assert isinstance(page, Recovery)
+    assert (page.next_page, [(one.entry_id, one.times) for one in page.taken]) == (
         "(" + ids[1].decode(),
         [(ids[0], 2)],
     )

@@ -1,4 +1,4 @@
-"""What the scripts write into the journal is what `workers.protocol.events` reads."""
+"""`workers.protocol.events` reads the events that the scripts write into the journal."""
 
 import pytest
 

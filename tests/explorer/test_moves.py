@@ -161,7 +161,7 @@ def test_the_longest_timeout_of_a_job_counts(hands: Hands) -> None:
 
 
 def test_several_quarantined_jobs_are_out_where_many_of_our_workers_read(hands: Hands) -> None:
-    """A quarter of them. Where somebody else reads, it is one."""
+    """A quarter of them. If a third party reads, it is one."""
     in_hand = stalled_until_the_last(hands, "stream", 4)
     hands.recover_stalled(*(entry for _, entry in in_hand))
     for number in range(8):

@@ -1,1 +1,1 @@
-"""Faults: what is killed, paused, cut, full or broken, and what must hold all the same."""
+"""Faults: Processes are killed, paused, cut off, full or broken, and the promises must hold."""

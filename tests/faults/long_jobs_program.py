@@ -1,4 +1,4 @@
-"""A worker for `worker run tests.faults.long_jobs_program:worker`, whose jobs last until the test opens the gate.
+"""A worker for `worker run tests.faults.long_jobs_program:worker` with jobs that last until the test opens the gate.
 
 It appends to the file that `NOTES` names: ``start JOB PID`` for each start, and ``late SECONDS PID`` when the machine
 did not run the process for a while. `GATE` names the file whose existence lets all jobs go on.

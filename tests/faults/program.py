@@ -1,4 +1,4 @@
-"""A worker for `worker run tests.faults.program:worker`, whose jobs are steered by the test.
+"""A worker for `worker run tests.faults.program:worker` with jobs that the test steers.
 
 It notes starts and completions in the stream `LEDGER`. A job with the field ``kill`` ends the process at once, as a bug
 would; one with ``hold`` waits until the test opens the gate of this process. `hurry_if_asked` applies.

@@ -1,4 +1,4 @@
-"""Who notes the beat of a group: workers, also idle ones, and the replica that holds the lease."""
+"""The beat of a group is recorded by workers, also idle ones, and by the holder of the lease."""
 
 import pytest
 from redis.asyncio import Redis

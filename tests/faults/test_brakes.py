@@ -1,4 +1,4 @@
-"""What holds recovery back: an operator's pause, observing, a rate limit, somebody else's recovery."""
+"""Recovery waits for an operator's pause, an observer, a rate limit, or the recovery of a third party."""
 
 import pytest
 from redis.asyncio import Redis

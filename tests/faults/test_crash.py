@@ -20,7 +20,7 @@ IN_FLIGHT = 1_000
 
 
 def start_worker(processes: Processes, case: Case) -> Running:
-    """Start a bare redis-py worker; what has a field ``hold`` stays in flight."""
+    """Start a bare redis-py worker. A job with a field ``hold`` stays in flight."""
     return processes.python(
         "-m", "tests.faults.plain_worker", case.server.url, case.keys.stream, case.keys.group, "w1", str(IN_FLIGHT),
         name="worker",
@@ -28,7 +28,7 @@ def start_worker(processes: Processes, case: Case) -> Running:
 
 
 async def all_ready_again(case: Case, jobs: list[str]) -> None:
-    """Wait until nothing is pending, and say what has to be true then."""
+    """Wait until no entry is pending, and then check the promises."""
     await wait_until(lambda: _none_pending(case), "nothing is pending any more")
     state = await case.state()
     assert sorted(state.ready) == sorted(jobs)
@@ -93,7 +93,7 @@ async def _none_left(case: Case) -> bool:
 
 
 async def test_a_job_that_asks_never_to_be_recovered_is_recovered(server: RedisServer, client: Redis) -> None:
-    """What a job asks for itself counts up to a limit."""
+    """The limit of a visibility timeout that a job asks for."""
     await create_group(client)
     added = await client.xadd(STREAM, {"n": 1, "reaper.visibility_ms": 999_999_999_999_999})
     await read_long_ago(client, STREAM, GROUP, "gone", 1, LONGEST_VISIBILITY_MS)

@@ -51,7 +51,7 @@ class Fleet:
 
     @asynccontextmanager
     async def kept_alive(self, target: str, count: int) -> AsyncIterator[None]:
-        """Keep so many alive until the block ends. What one holds when it dies is overdue at once."""
+        """Keep so many alive until the block ends. The jobs of a dead process are overdue at once."""
 
         async def keep_alive() -> None:
             while True:

@@ -71,7 +71,7 @@ async def test_a_worker_does_what_is_there(
         await client.execute_command("XADD", "orders", entry_id, "n", 1)
     if reader:
         await case.read(reader)
-    if reader == "w1":  # else the worker does that, whose earlier process has read them
+    if reader == "w1":  # otherwise its worker does that, because an earlier process has read them
         await case.make_overdue(reader)
     worker = Worker("orders", "billing", redis_url=server.url, redelivery="retry-stream", backoff_base=0, **settings)
     failed, done = set[str](), set[str]()

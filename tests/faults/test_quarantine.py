@@ -1,4 +1,4 @@
-"""Quarantined jobs whose workers are stopped, or whose services are down: only the poison job is given up."""
+"""Only the poison job becomes a dead letter, if workers of quarantined jobs are stopped, or services are down."""
 
 import signal
 from collections import Counter
@@ -75,7 +75,7 @@ async def kept_alive(start: Start) -> AsyncIterator[None]:
 
 
 async def quarantined(case: Case, *payloads: dict[str, str]) -> list[str]:
-    """Enqueue jobs that have one delivery left, and whose worker died over them long ago; return their IDs."""
+    """Enqueue jobs that have one delivery left after the death of a worker long ago, and return their IDs."""
     jobs = [(await case.enqueue(1, **payload))[0] for payload in payloads]
     assert await case.read("gone", len(jobs)) == jobs
     await case.stall(*jobs, times=MAX_DELIVERIES - 1, consumer="gone")
@@ -101,7 +101,7 @@ async def all_over(case: Case) -> None:
 
 
 async def the_poison_alone_was_given_up(case: Case, poison: str) -> None:
-    """Say what has to be true when all is over."""
+    """Check the state after the end of all jobs."""
     assert await case.violations(finished=True, poison=frozenset({poison}), max_deliveries=MAX_DELIVERIES) == []
     assert [letter.job for letter in (await case.state()).dead] == [poison]
     assert {done.job for done in case.completions} == case.enqueued.keys() - {poison}
@@ -116,7 +116,7 @@ async def test_workers_that_are_stopped_while_a_poison_quarantined_job_is_out_ta
     poison, *_ = await quarantined(case, {"poison": ""}, *({} for _ in range(INNOCENT)))
     async with served(case, processes, mode) as start:
         for _ in range(stops):
-            before = await started(case)  # whoever is stopped before has perhaps run more than one
+            before = await started(case)  # a process that is stopped before may have run more than one
             worker = start()
 
             async def has_started(before: int = before) -> bool:

@@ -1,4 +1,4 @@
-"""Redis is there and says no: it is read-only, full of clients, knows no group, no scripts, or not the password."""
+"""Redis answers with errors: it is read-only, full of clients, or misses a group, scripts or a password."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -9,15 +9,12 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.history import read_state
-from reaper.operations.lost_deliveries import read_journal
 from reaper.service import Reaper
-from tests.conftest import StartServer
 from tests.faults import scene
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 from workers import Worker
-from workers.protocol.connection import commands_client
 from workers.protocol.errors import UnreachableError
 from workers.runtime.callbacks import Report
 from workers.runtime.options import UNREACHABLE_EXIT
@@ -72,31 +69,6 @@ async def test_scripts_may_be_flushed_at_any_time(server: RedisServer, client: R
 # --- read-only ----------------------------------------------------------------------------------------------
 
 
-async def test_a_node_that_is_demoted_and_promoted_again_is_served_again(
-    start_server: StartServer,
-) -> None:
-    server, handler = start_server(), scene.Handler()
-    async with commands_client(server.url) as client:
-        await scene.create_group(client)
-        enqueued = await scene.enqueue(client, 10, hold="")
-        async with (
-            scene.running_reaper(server.url, lease_ttl=1) as reaper,
-            scene.running_worker(server.url, handler) as worker,
-        ):
-            errors = heard_errors(worker)
-            await scene.holds(reaper)
-            await handler.has_started(10)
-            await client.execute_command("REPLICAOF", "127.0.0.1", free_port())
-            handler.open_gate()
-            await wait_until(lambda: errors and reaper._tenures.errors(), "both are told that they may not write")
-            await client.execute_command("REPLICAOF", "NO", "ONE")
-            enqueued |= await scene.enqueue(client, 10)
-            await scene.holds(reaper)
-            await scene.nothing_left(client)
-        assert await scene.count_events(client) == {"acked": 20}
-        assert await scene.violations(client, enqueued, [handler], finished=True) == []
-
-
 # --- without the group --------------------------------------------------------------------------------------
 
 
@@ -129,7 +101,7 @@ async def test_what_runs_when_its_group_is_destroyed_is_not_settled_twice(server
         handler.open_gate()
         await wait_until(lambda: worker.counts.acked == 5, "all are settled")
         await scene.nothing_left(client)
-    # The new group starts at the beginning. What comes again while it is in hand goes on; what was refused before that
+    # The new group starts at the beginning. A running job that is read again continues, and a rejected one
     # is run again.
     assert (worker.counts.acked, worker.counts.refused) == (5, len(handler.starts) - 5)
 
@@ -151,27 +123,6 @@ async def test_a_holder_whose_group_is_destroyed_says_so_and_serves_the_new_one(
         assert await scene.holds(reaper) == token
     assert errors[0].startswith("no_group: the stream or its group does not exist (yet): NOGROUP")
     assert {error.partition(":")[0] for error in errors} <= {"no_group", "group_destroyed"}
-
-
-async def test_a_reaper_that_may_recreates_a_destroyed_group_and_reports_what_was_pending(
-    server: RedisServer, client: Redis
-) -> None:
-    await scene.create_group(client)
-    await scene.enqueue(client, 5)
-    await client.xack(scene.STREAM, scene.GROUP, *await scene.strand(client, 5))
-    pending = await scene.enqueue(client, 5)
-    await scene.strand(client, 5)
-    async with scene.running_reaper(server.url, recreate_groups=True) as reaper:
-        token = await scene.holds(reaper)
-        await scene.scanned_by_term_after(client, token - 1)
-        await wait_until(lambda: client.hexists(scene.KEYS.agreement, "last_id"), "the group's position is remembered")
-        await client.xgroup_destroy(scene.STREAM, scene.GROUP)
-        await wait_until(lambda: client.xinfo_groups(scene.STREAM), "the group is there again")
-
-        async def is_reported() -> bool:
-            return {entry.entry_id for entry in (await read_journal(client, scene.KEYS, 0)).lost} == set(pending)
-
-        await wait_until(is_reported, "all deliveries are reported that were pending, and no others")
 
 
 async def _ready(client: Redis, number: int) -> bool:
@@ -197,7 +148,7 @@ both = pytest.mark.parametrize("start", [_worker_at, _reaper_at], ids=["worker",
 
 
 async def refusal(start: object, url: str) -> str:
-    """Start at ``url`` and return what the refusal says: one error, not a heap of them."""
+    """Start at ``url`` and return the message of the one error."""
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - looked at below
         async with start(url):  # type: ignore[operator]
             pass

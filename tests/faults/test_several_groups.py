@@ -1,4 +1,4 @@
-"""Streams that others read too: policy ``stream`` refuses and says what to set, ``retry-stream`` serves them."""
+"""Policy ``stream`` rejects streams with several groups and names the setting, and ``retry-stream`` serves them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A start at Sentinels whose master is down, or in a cluster where nobody has the slot, waits for what they say."""
+"""A start waits if the Sentinels have no primary, or the cluster does not serve the slot."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ PAIR = ("--stream", scene.STREAM, "--group", scene.GROUP)
 
 @dataclass
 class Unfinished:
-    """What an address leads to that nobody serves yet."""
+    """An address of a service that is not up yet."""
 
     url: str
     said: str

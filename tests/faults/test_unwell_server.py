@@ -15,10 +15,7 @@ from tests.faults import scene
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port, version_of
 from tests.support.waiting import wait_until
-from workers import Worker
 from workers.protocol.connection import commands_client
-from workers.protocol.errors import UnreachableError
-from workers.runtime.options import UNREACHABLE_EXIT
 
 pytestmark = pytest.mark.anyio
 
@@ -208,22 +205,6 @@ async def test_a_replica_begins_once_the_server_serves_it(
                 await scene.holds(reaper)
 
 
-async def test_a_worker_that_waits_to_begin_ends_when_it_is_told(server: RedisServer) -> None:
-    async with commands_client(server.url) as admin:
-        await _take_no_writes(admin)
-        try:
-            worker = Worker(settings=scene.worker_settings(server.url))
-            worker.handler(scene.Handler())
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(worker.run)
-                await wait_until(lambda: worker.process is not None and worker.process.refusals, "it is refused")
-                worker.stop()
-        finally:
-            await _serve_again(admin)
-    assert worker.process is not None
-    assert (worker.process.finished, worker.process.has_joined) == (True, False)
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("program", ["worker", "reaper"])
 async def test_a_program_that_waits_to_begin_ends_in_good_order(
@@ -246,28 +227,3 @@ async def test_a_program_that_waits_to_begin_ends_in_good_order(
 
 
 # --- the address of a replica -------------------------------------------------------------------------------
-
-
-async def _make_replica(server: RedisServer) -> None:
-    async with Redis(port=server.port) as admin:
-        await admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
-
-
-async def test_a_reaper_at_a_replica_ends_with_one_sentence(start_server: StartServer) -> None:
-    server = start_server()
-    await _make_replica(server)
-    with pytest.raises(UnreachableError, match="a replica answers there"):
-        async with scene.running_reaper(server.url):
-            pytest.fail("it runs")
-
-
-@pytest.mark.processes
-async def test_a_worker_at_a_replica_ends_with_one_sentence(start_server: StartServer, processes: Processes) -> None:
-    server = start_server()
-    await _make_replica(server)
-    flags = ("--redis-url", server.url, "--stream", scene.STREAM, "--group", scene.GROUP)
-    process = processes.worker("tests.faults.program:worker", *flags)
-    assert await process.wait() == UNREACHABLE_EXIT
-    (line,) = [line for line in process.output.splitlines() if line.startswith("error: ")]
-    assert "a replica answers there. Name its master" in line
-    assert "Traceback" not in process.output

@@ -1,1 +1,1 @@
-"""What users' programs import and do: the faces, the event loops, the threads, the testing kit."""
+"""The library in users' programs: public names, event loops, threads, and the testing kit."""

@@ -1,4 +1,4 @@
-"""What ``from workers import …`` and ``from reaper import …`` give: lazily, to programs and type checkers alike."""
+"""``from workers import …`` and ``from reaper import …`` are lazy, for programs and type checkers alike."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""`run_handler`: one handler, one made-up job, and what would become of it. No server is started here."""
+"""`run_handler`: one handler runs one made-up job, and returns its fate. No server is started here."""
 
 import asyncio
 import threading

@@ -97,7 +97,7 @@ def test_handlers_that_never_await_starve_nobody(loop: str, server: RedisServer)
     """Neither reading, nor settling, nor a neighbour that awaits, nor the program's own tasks, nor extensions.
 
     Each computes for longer than a runner's slice, and asks the server by itself: what the loop has sent before is
-    answered by then. What is seen by the last job of the first read is seen while others wait in their slots.
+    answered by then. The last job of the first read sees the same jobs waiting in their slots.
     """
     slots, more = 64, 16
     seen: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What may be called from which thread, as docs/library.md says."""
+"""Functions that may be called from each thread, as docs/library.md lists them."""
 
 import asyncio
 import os
@@ -158,7 +158,7 @@ async def test_a_callback_that_hangs_holds_up_neither_jobs_nor_the_end(
 async def test_what_is_called_in_its_own_loop_is_called_soon() -> None:
     called: list[str] = []
     call_in(asyncio.get_running_loop(), lambda: called.append("here"))
-    assert called == []  # whoever calls may be a signal handler, in the middle of anything
+    assert called == []  # the caller may be a signal handler, in the middle of any code
     await wait_until(lambda: called == ["here"], "it is called")
 
 

@@ -1,1 +1,1 @@
-"""The operator's side: commands, health, settings, and what they do to Redis."""
+"""The side of operators: commands, health, settings, and their effects on Redis."""

@@ -1,4 +1,4 @@
-"""What the operator's tests stand on: a scene, and the ``reaper`` command with its server in the environment."""
+"""Fixtures of the operator's tests, which are a scene and the ``reaper`` command with its server in the environment."""
 
 import json
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tests.support.servers import RedisServer
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command came to."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -37,7 +37,7 @@ class Command(Protocol):
 
 
 async def run_command(url: str, *words: str, typed: str = "", colour: bool = False, **env: str) -> Answer:
-    """Run the command against ``url``, in a thread: it brings an event loop of its own.
+    """Run the command against ``url``, in a thread, because it brings an event loop of its own.
 
     ``colour``: standard output passes for a terminal.
     """
@@ -56,7 +56,7 @@ def reaper(server: RedisServer) -> Command:
 
 @pytest.fixture
 async def scene(client: Redis) -> Scene:
-    """A stream ``orders`` with a group ``billing``, whose lease alice holds."""
+    """A stream ``orders`` with a group ``billing``. The replica alice holds its lease."""
     prepared = Scene(client)
     await prepared.prepare()
     return prepared

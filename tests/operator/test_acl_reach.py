@@ -1,4 +1,4 @@
-"""What `reaper acl` gives is what the programs reach: their scripts, and of those the keys and the commands.
+"""The rights of `reaper acl` are those that the programs use: the keys and commands of their scripts.
 
 A script that gains a key has to describe it in its header (`tests/scripts/test_contract.py`), and the table of rights
 must have it; what is called must be what is described, which the tests of rights see (`tests/operator/test_acl.py`).

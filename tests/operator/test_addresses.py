@@ -28,7 +28,7 @@ NOBODY = "127.0.0.1:1"
 """Where no server listens."""
 
 CANNOT_BE_PARSED = (
-    # what Azure, StackExchange.Redis and redis-cli show
+    # the forms that Azure, StackExchange.Redis and redis-cli show
     f"{AZURE},password={PW},ssl=True,abortConnect=False",
     f"{AZURE},password={PW}a/b+c=,ssl=True,abortConnect=False",
     f"{AZURE}, Password = {PW}, ssl=True",

@@ -1,4 +1,4 @@
-"""What every command has: an example in its help, JSON, plain text where nobody sees colours, completion."""
+"""Every command has an example in its help, JSON, plain text without a terminal, and completion."""
 
 import json
 import os

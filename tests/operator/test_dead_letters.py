@@ -1,4 +1,4 @@
-"""``reaper dead-letters``: what operators type and what they get."""
+"""``reaper dead-letters``: the input of operators, and the output."""
 
 import base64
 from typing import Any

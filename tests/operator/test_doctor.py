@@ -29,7 +29,7 @@ async def _served(scene: Scene) -> None:
 
 
 async def _wrong(reaper: Command, *words: str) -> list[tuple[str, str]]:
-    """Return check and text of what is wrong."""
+    """Return check and text of each fault."""
     answer = await reaper("doctor", "-o", "json", *words)
     return [(one["check"], one["text"]) for one in answer.data["findings"] if one["level"] == "wrong"]
 

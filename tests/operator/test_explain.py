@@ -1,4 +1,4 @@
-"""``reaper explain``: where a job is, and what happens next."""
+"""``reaper explain``: the place of a job, and its next step."""
 
 from typing import Any
 

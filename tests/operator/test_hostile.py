@@ -1,4 +1,4 @@
-"""Nothing that comes from outside reaches a terminal as it is, whatever command prints it."""
+"""Hostile text from outside never reaches a terminal unescaped, in any command."""
 
 import base64
 import json

@@ -50,7 +50,7 @@ async def _interrupted(processes: Processes, name: str) -> tuple[int, str]:
     async with silent_server() as (url, asked):
         running = processes.python("-m", "reaper", *typed(name), "--redis-url", url)
         await happens(asked.wait, f"{name} asks Redis")
-        # Before Python 3.12, what asyncio.wait_for has just done takes a cancellation with it.
+        # Before Python 3.12, asyncio.wait_for can swallow a cancellation.
         await wait_until(partial(_sleeps, running), f"{name} waits for the answer")
         running.interrupt()
         return await running.wait(), running.output

@@ -1,4 +1,4 @@
-"""`docs/json.md` shows what every command prints with ``-o json``: compared with what it prints."""
+"""`docs/json.md` shows the output of every command with ``-o json``, and the tests compare it."""
 
 from typing import Any
 

@@ -85,7 +85,7 @@ def test_a_leader_finds_what_its_group_has_settled(group: str, rejected: bytes, 
         ("acked", {}, True),
         ("dead_lettered", {"dead_letter": "6-0"}, True),
         ("nacked", {"new_entry": "6-0"}, True),
-        ("nacked", {"due_ms": 9}, True),  # what waits, packed in the schedule
+        ("nacked", {"due_ms": 9}, True),  # a waiting job, packed in the schedule
         ("nacked", {"new_entry": "5-0"}, False),  # given back where it is: it is pending there
         ("recovered", {"new_entry": "6-0"}, True),
         ("quarantined", {}, True),

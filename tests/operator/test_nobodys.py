@@ -1,4 +1,4 @@
-"""What people are shown of jobs that nobody holds: given back by XNACK, on a simulated Redis 8.8."""
+"""The output about jobs without an owner, given back by XNACK on a simulated Redis 8.8."""
 
 from collections.abc import AsyncIterator
 from typing import Any

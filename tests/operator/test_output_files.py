@@ -11,7 +11,7 @@ from workers.runtime.options import output_option
 
 pytestmark = pytest.mark.anyio
 
-NOWHERE = "redis://127.0.0.1:1/0"  # whoever gets as far as asking Redis says something else
+NOWHERE = "redis://127.0.0.1:1/0"  # a command that gets as far as Redis fails in another way
 WRITING = {"reaper drill", "reaper demo", "reaper compare", "reaper pipeline report"}
 READ = {"--config", "--trace"}
 FOLDERS = {"--files"}

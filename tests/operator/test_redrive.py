@@ -103,7 +103,7 @@ async def test_the_loop_guard_leaves_jobs_that_were_redriven_too_often(scene: Sc
 
 async def test_without_the_loop_guard_every_generation_is_redriven(scene: Scene) -> None:
     looper = await redriven_often(scene, 500)
-    assert _outcomes(await _redrive(scene, looper, how=How(max_generation=None))) == ["DONE"]
+    assert _outcomes(await _redrive(scene, looper, how=How(is_forced=True))) == ["DONE"]
 
 
 async def test_with_policy_retry_stream_jobs_go_to_the_groups_retry_stream(scene: Scene) -> None:
@@ -176,7 +176,7 @@ async def _script_calls(client: Redis) -> int:
 async def test_a_lost_reply_redrives_nothing_twice(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
     letters = await give_up_many(scene, 3)
     through = await proxy(server)
-    dropped = through.drop_reply(runs(load_script("reaper", "redrive_dead_letters")), nth=2)  # 1 = NOSCRIPT
+    dropped = through.drop_reply(runs(load_script("reaper", "ready_again")), nth=2)  # 1 = NOSCRIPT
     client = commands_client(through.url, timeout_s=0.3)
     try:
         results = await _redrive(scene, *letters, client=client)

@@ -1,4 +1,4 @@
-"""`reaper groups requeue`: what it takes from the journal, and what it prints."""
+"""`reaper groups requeue`: its input from the journal, and its output."""
 
 from typing import Any
 

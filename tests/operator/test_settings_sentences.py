@@ -1,4 +1,4 @@
-"""What is said about settings that cannot work: which one, where it comes from, why, and what to write instead."""
+"""The messages about settings that cannot work: name, source, reason, and advice."""
 
 from collections.abc import Mapping
 from pathlib import Path

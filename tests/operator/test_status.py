@@ -145,7 +145,7 @@ async def test_a_user_without_the_rights_is_told_so(start_server: StartServer) -
     assert "pw@" not in answer.err
 
 
-# --- what people see
+# --- the text for people
 
 
 async def test_the_screen_shows_replicas_holder_and_group(scene: Scene, reaper: Command) -> None:
@@ -188,7 +188,7 @@ def test_durations_read_well(milliseconds: int, text: str) -> None:
     assert duration(milliseconds) == text
 
 
-# --- what machines see
+# --- the JSON for machines
 
 
 async def test_json_holds_replicas_and_groups(scene: Scene, reaper: Command) -> None:
@@ -209,7 +209,7 @@ async def test_json_holds_replicas_and_groups(scene: Scene, reaper: Command) -> 
     assert (group["holder"], group["token"], group["lease_left_ms"] > 0) == (HOLDER, 7, True)
 
 
-# --- what is read
+# --- the reads
 
 
 async def test_counts_of_a_group_come_from_redis(scene: Scene) -> None:

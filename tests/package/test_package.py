@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.matrix]
 
 
 def run(*words: str | Path) -> str:
-    """Run a program to its end; fails with what it printed."""
+    """Run a program to its end, or fail with its output."""
     done = subprocess.run([str(word) for word in words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -40,7 +40,7 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Install the wheel for a Python of its own, with what the quick start and the testing page need; return it."""
+    """Install the wheel for a Python of its own, with the needs of the quick start and the testing page. Return it."""
     folder = tmp_path_factory.mktemp("empty")
     run(sys.executable, "-m", "venv", folder)
     python = str(folder / "bin" / "python")

@@ -15,7 +15,10 @@ def main(lake: str, where: dict[str, str]) -> None:
         asked = LakeQueries(session, read_tables(session, lake), Scope(datetime.now(UTC)), embedded=False).ask(
             lambda _: None
         )
-        jobs, troubled = (session.table(view).select("job").distinct().count() for view in ("events", "story"))
+        jobs, troubled = (
+            session.table(view).where("job is not null").select("job").distinct().count()
+            for view in ("events", "story")
+        )
         print(json.dumps({"events": asked.events, "jobs": jobs, "troubled": troubled}))  # noqa: T201
 
 

@@ -22,7 +22,7 @@ Entry = tuple[bytes, Sequence[bytes]]
 
 @dataclass(frozen=True)
 class Drilled:
-    """What a drill left: raw entries by journal, and its own report."""
+    """The result of a drill: raw entries by journal, and its own report."""
 
     journals: dict[str, list[Entry]]
     report: Any

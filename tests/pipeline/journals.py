@@ -1,4 +1,4 @@
-"""Journals and dead letters written into a real Redis, and what a lake should hold of them."""
+"""Journals and dead letters in a real Redis, and the rows that a lake should hold of them."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Events of jobs, written by hand as a journal would hold them. Times are in ms; a job's name is when it was enqueued.
 
-Visibility timeout 3,000. What each analysis says of them was worked out by hand, and stands in the tests.
+Visibility timeout 3,000. The results of each analysis were calculated by hand, and are in the tests.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Does a recommended timeout keep its promise on executions that it has not seen? And what is said, in words and JSON.
+"""Does a recommended timeout keep its promise on executions that it has not seen? The text and the JSON of advice.
 
 The recorded trace holds how long 5,500 of this project's own tests took on a busy machine: two thirds of them some
 milliseconds, some a thousand times as long. ``recorded_durations.txt`` counts equal durations in ms.
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
     longer: Callable[[float], float]
 
     def quantile(self, share: float) -> float:
-        """What a ``share`` of all durations exceeds."""
+        """The value that a ``share`` of all durations exceeds."""
         low, high = 1e-6, 1e9
         while high > low * 1.000001:
             middle = math.sqrt(low * high)
@@ -123,7 +123,7 @@ def test_executions_that_were_cut_off_are_longer_than_any_bound() -> None:
     assert math.isinf(upper_bound(Counter({10.0: 999, math.inf: 1}), 1 / 1_000)), "the tail begins at the longest"
 
 
-# ---- what is recommended
+# ---- recommendations
 
 
 def record(durations: Iterable[float] | Durations = (), **facts: Any) -> GroupRecord:

@@ -1,4 +1,4 @@
-"""The advisor on a lake: what its query finds, and the command."""
+"""The advisor on a lake: the result of its query, and the command."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A comparison from end to end: real drills, and what is written of them."""
+"""A comparison from end to end: real drills, and the written page."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""What a comparison says of its numbers: worked out by hand, without a drill."""
+"""The verdicts of a comparison about its numbers, calculated by hand, without a drill."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -328,7 +328,7 @@ def test_a_scenario_that_is_misspelt_is_a_sentence() -> None:
         choose_scenarios(("one-crush",))
 
 
-# ---- what is written
+# ---- the written text
 
 
 def test_the_page_shows_figures_verdicts_and_what_was_left_out() -> None:

@@ -156,7 +156,7 @@ async def test_the_printed_command_redrives_what_has_the_reason_and_nothing_else
 
 
 async def ingested(spark: SparkSession, client: Redis) -> Rows:
-    """Return the clusters of what lies in Redis, as ingestion brings it into the lake."""
+    """Return the clusters of the dead letters in Redis, as ingestion copies them into the lake."""
     rows: Any = await client.xrange("{orders}:dead:billing")
     dead = []
     for number, (entry_id, flat) in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Where Spark fails for what lies outside of a question, one sentence says why; our own faults stay tracebacks."""
+"""If Spark fails for a cause outside of a question, one sentence names it. Our own faults stay tracebacks."""
 
 import errno
 from pathlib import Path

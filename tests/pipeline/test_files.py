@@ -1,4 +1,4 @@
-"""What a task writes: a file for each day, and what it says of them."""
+"""A task writes a file for each day, and reports them."""
 
 import resource
 from collections.abc import Iterator

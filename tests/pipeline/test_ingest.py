@@ -74,7 +74,7 @@ def redis_server(start_server: StartServer) -> RedisServer:
 
 
 def settings(server: RedisServer, **given: object) -> PipelineSettings:
-    return PipelineSettings(**{"redis_url": server.url, "trigger": timedelta(milliseconds=100), **given})
+    return PipelineSettings(**{"redis_url": server.url, "trigger": timedelta(milliseconds=100), **given})  # type: ignore[arg-type]
 
 
 class Hurry(threading.Event):

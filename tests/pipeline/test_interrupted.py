@@ -94,4 +94,4 @@ async def test_a_comparison_puts_its_folders_and_processes_away(
     assert await running.wait() == INTERRUPTED_EXIT
     assert list(folder.iterdir()) == []
     await wait_until(partial(_are_gone, below), "all that it has started has ended")
-    assert running.output == "drill 1 of 1: one-crash, embedded\n"
+    assert running.output == "drill 1 of 1: one-crash, embedded/stream\n"

@@ -93,7 +93,7 @@ async def test_the_journal_is_read_once_for_all_jobs(group: Redis, server: Redis
     await group.execute_command("CONFIG", "RESETSTAT")
     assert (await _looked_for(server, begin, *jobs))["places"] == {"ready": 5}
     stats: Any = await group.info("commandstats")
-    assert stats["cmdstat_xrevrange"]["calls"] == 1  # what has a name is not searched for
+    assert stats["cmdstat_xrevrange"]["calls"] == 1  # a named stream is not searched for
 
 
 async def test_nothing_is_called_lost_where_the_journal_was_trimmed_unread(group: Redis, server: RedisServer) -> None:

@@ -34,7 +34,7 @@ NEXT_DAY = DAY + timedelta(days=1)
 
 @pytest.fixture
 async def lake(processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
-    """Where a lake would be, in a bucket of a server of the test's own."""
+    """The address of a lake in a bucket of a server of the test."""
     for name, value in (await start_store(processes)).items():
         monkeypatch.setenv(name, value)
     return lake_at("s3://bucket/some/lake", tmp_path / "state")
@@ -49,7 +49,7 @@ def read(layout: Layout, table: str = "events") -> list[str]:
 
 @pytest.fixture
 def tasks_know_the_store(lake: Layout, spark: SparkSession) -> Iterator[None]:
-    """Give Spark's tasks, whose Java has started before, the variables that `lake` has set."""
+    """Give the variables that `lake` has set to Spark's tasks, because Java started before."""
     assert lake.root.startswith("s3://")
     given = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     environment = spark.sparkContext.environment

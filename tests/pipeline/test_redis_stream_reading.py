@@ -1,4 +1,4 @@
-"""Readers return the entries of streams on a real server, each once, whatever the cuts; the server does not change."""
+"""Readers return the entries of streams on a real server, each once, with any cuts. The server does not change."""
 
 import json
 from typing import Any

@@ -83,7 +83,7 @@ def streams(masters: Cluster) -> Iterator[list[str]]:
 
 
 def move(cluster: Cluster, stream: str) -> None:
-    """Give a stream's slot, with what is in it, to another master."""
+    """Give the slot of a stream to another master."""
     to = next(node for node in cluster.nodes if node is not cluster.owner(stream))
     cluster.begin_move(stream, to)
     cluster.move_keys(stream, to)

@@ -1,4 +1,4 @@
-"""Where Spark runs, and how it is set up."""
+"""The place at which Spark runs, and its setup."""
 
 import os
 import pwd
@@ -76,7 +76,7 @@ def test_a_user_without_a_name_is_told_so_before_java_starts(monkeypatch: pytest
 
 
 class _JavaError(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
-    """What Java says where a session cannot be made."""
+    """The message of Java about a session that cannot be made."""
 
     def __init__(self) -> None:
         """Without a Java that could be asked."""

@@ -1,4 +1,4 @@
-"""Where a lake cannot be read or written, one sentence says why: no traceback, no colours, nobody else's stack."""
+"""If a lake cannot be read or written, one sentence gives the cause, without traceback, colours or foreign stacks."""
 
 import errno
 from collections.abc import Callable
@@ -102,7 +102,7 @@ def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch, 
 def test_a_panic_of_deltalake_is_an_error_as_others_are(
     torn: Layout, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """What is compiled from Rust raises it as no Exception, so nobody who expects an error would see it."""
+    """Rust code raises it as no Exception, so code that expects an error would not see it."""
 
     class PanicException(BaseException):
         pass

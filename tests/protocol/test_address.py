@@ -1,4 +1,4 @@
-"""What an address means, before anybody is asked."""
+"""The meaning of an address, before any connection."""
 
 import pytest
 

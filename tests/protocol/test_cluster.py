@@ -75,7 +75,7 @@ async def test_a_slot_moves_and_clients_go_along(cluster: Cluster, client: Redis
             blocking.execute_command("SET", key, "1")
             cluster.begin_move(key, to)
             cluster.move_keys(key, to)
-            for each in (client, own, kept):  # what is half there is served nowhere, and that passes
+            for each in (client, own, kept):  # a half-moved slot is served by no node, and that passes
                 with pytest.raises(ResponseError) as refused:
                     await each.execute_command("GET", key)
                 assert meaning_of(refused.value) is Meaning.AWAY

@@ -1,4 +1,4 @@
-"""What a server's refusal means, by its text: decided in one module, which nobody goes round."""
+"""The meaning of a server's error, by its text. One module decides it for all."""
 
 import ast
 from collections.abc import Iterator

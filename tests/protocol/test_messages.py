@@ -1,4 +1,4 @@
-"""What an entry says is read defensively, in whatever shape the reply comes."""
+"""Entries are read defensively, in every shape of a reply."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""prelude and messages.py read the same entry the same way, whatever a producer sends."""
+"""prelude and messages.py read the same entry in the same way, also of careless producers."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -6,14 +6,15 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import Redelivery
-from workers.runtime.settings import Seconds, Settings, load_settings, to_ms
+from workers.runtime.settings import Seconds, Section, Settings, load_settings, to_ms
 from workers.runtime.settings_errors import did_you_mean
 
 
-class Lane(Settings):
+class Lane(Section):
     """A table inside the settings."""
 
     name: str
@@ -23,7 +24,7 @@ class Lane(Settings):
 class ShopSettings(Settings):
     """Settings of an imaginary process."""
 
-    prefix: ClassVar[str] = "SHOP_"
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="SHOP_")
     other_env: ClassVar[frozenset[str]] = frozenset({"SHOP_DEMO"})
 
     stream: str = "orders"

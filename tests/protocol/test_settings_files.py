@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings import Settings, load_settings
@@ -16,7 +17,7 @@ URL = "redis://worker:p%40ss@redis.internal:6379/0"
 class ShopSettings(Settings):
     """Settings of an imaginary process; one of them is the name of a file."""
 
-    prefix: ClassVar[str] = "SHOP_"
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="SHOP_")
     other_env: ClassVar[frozenset[str]] = frozenset({"SHOP_CONFIG"})
 
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -99,7 +100,7 @@ def test_a_misspelt_variable_is_refused(variable: str, monkeypatch: pytest.Monke
     assert f"unknown setting {variable!r} in the environment" in sentence()
 
 
-# ---- what editors of Windows write
+# ---- files of Windows editors
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])

@@ -1,4 +1,4 @@
-"""What the leader tells of a group: each state when it begins and when it ends, each dead letter in one line."""
+"""The messages of a holder about a group: each state when it begins and when it ends, each dead letter in one line."""
 
 import logging
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What an observer sees, and that it changes nothing."""
+"""The reports of an observer, which changes no key."""
 
 import pytest
 from redis.asyncio import Redis

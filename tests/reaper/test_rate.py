@@ -52,7 +52,7 @@ async def test_a_batch_is_never_larger_than_asked_for() -> None:
 
 async def test_over_a_minute_the_rate_is_kept() -> None:
     batches = await recover_for(60, RateLimit(50))
-    assert sum(batches) == pytest.approx(50 + 50 * 60, abs=2)  # a bucket of one second, and what runs in
+    assert sum(batches) == pytest.approx(50 + 50 * 60, abs=2)  # a bucket of one second, and the refill meanwhile
 
 
 async def test_a_rate_below_one_a_second_recovers_singly_at_its_pace() -> None:

@@ -1,4 +1,4 @@
-"""A replica's heartbeat: whatever it says is read back, and it tells who is alive."""
+"""A replica's heartbeat can be read back, and shows that it is alive."""
 
 from dataclasses import fields
 

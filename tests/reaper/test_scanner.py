@@ -184,7 +184,7 @@ async def test_a_delivery_that_was_extended_moves_its_timer_at_the_next_full_sca
 
 
 async def test_without_an_idle_time_a_timer_stays_and_a_new_one_is_due_at_once() -> None:
-    """The server says 0 of what was delivered before its clock was set back, until the clock is there again.
+    """After a step back of its clock, the server reports 0 for older deliveries, until the clock has caught up.
 
     The script restarts the idle time, so it is asked at once.
     """

@@ -238,6 +238,33 @@ async def test_a_last_delivery_that_stalls_is_reported_as_a_dead_letter(
     }
 
 
+async def test_a_quarantined_job_is_reported_as_stalled_and_as_recovered_once_it_is_released(
+    server: RedisServer, scene: Scene
+) -> None:
+    stalled = await scene.stalled(times=2)
+    heard = Heard(reaper := Reaper(settings_for(server)))
+    async with reaper:
+        await wait_until(lambda: "recovered" in heard.names, "the quarantined job is out")
+    facts = heard.facts("recovered")[0]
+    first, *between, last = heard.names
+    assert (first, last) == ("lease_taken", "lease_left")
+    # Two calls under way at once have quarantined it and let it out. The reply that is read first is reported first.
+    assert sorted(between) == ["recovered", "stalled"]
+    assert (facts["job"], facts["reason"]) == (stalled, "released")
+
+
+@pytest.mark.usefixtures("scene")
+async def test_what_stalls_in_the_retry_stream_is_recovered_too(
+    server: RedisServer, client: Redis, scene: Scene
+) -> None:
+    retry = scene.keys.retry
+    await client.xgroup_create(retry, "billing", "0", mkstream=True)
+    await scene.deliver(await scene.add("n", 1, stream=retry), stream=retry)
+    async with Reaper(settings_for(server, redelivery="retry-stream")):
+        await recovered(client, 1)
+    assert (await scene.pending(retry), await client.xlen(retry)) == ([], 1)
+
+
 async def test_a_new_term_looks_after_quarantined_jobs_that_were_out_before_it(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:

@@ -1,4 +1,4 @@
-"""Settings of a replica: what follows from what, and what cannot work together.
+"""Settings of a replica: derived values, and values that exclude each other.
 
 The sentences for single settings are held by the operator's tests.
 """
@@ -40,7 +40,7 @@ def seconds(*values: float) -> tuple[timedelta, ...]:
     return tuple(timedelta(seconds=value) for value in values)
 
 
-# ---- what follows from the lease's TTL
+# ---- values derived from the TTL of the lease
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""When a replica's timers fire, and what becomes of them: under a virtual clock, with a server that is played."""
+"""The firing of a replica's timers, and its effects, under a virtual clock and a played server."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -39,7 +39,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 async def answers() -> None:
-    """What Redis does as long as it is there: answer."""
+    """Redis answers as long as it is up."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Visibility timers against a naive model, their update rule, and what a million of them weigh."""
+"""Visibility timers against a naive model, their update rule, and the memory of a million of them."""
 
 import subprocess
 import sys
@@ -82,7 +82,7 @@ class TimersMatchTheModel(RuleBasedStateMachine):
         assert self.timers.next_due() == min(self.due.values(), default=None)
 
     def teardown(self) -> None:
-        """Whatever happened before, each timer fires once, in order."""
+        """Each timer fires once, in order, after any history."""
         popped = self.timers.pop_due(EVERYTHING, EVERYTHING)
         assert [self.due[entry_id] for entry_id in popped] == sorted(self.due.values())
         assert (len(self.timers), self.timers.next_due()) == (0, None)

@@ -8,7 +8,7 @@ from tests.scripts.scene import Scene
 
 @pytest.fixture
 async def scene(client: Redis) -> Scene:
-    """A stream ``orders`` with a group ``billing``, whose lease alice holds in term 7."""
+    """A stream ``orders`` with a group ``billing``. The replica alice holds its lease in term 7."""
     prepared = Scene(client)
     await prepared.prepare()
     return prepared

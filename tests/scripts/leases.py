@@ -1,4 +1,4 @@
-"""A typed call for each script of the lease of a group, and what they say."""
+"""A typed call for each script of the lease of a group, and its results."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every script keeps the rules that the others rely on; its header says what it does."""
+"""Every script keeps the rules that the others rely on, and its header describes it."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""maintain, report_lost, count_after, pause_group: what is tidied and reported."""
+"""maintain, report_lost, count_after, pause_group: their cleaning and their reports."""
 
 from typing import Any
 

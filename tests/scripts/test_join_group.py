@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass(frozen=True)
 class Joined:
-    """What a worker learns; the server's time is left out."""
+    """The reply to a worker that joins, without the server's time."""
 
     agreed: tuple[str, str, str, str]
     read_retry: int
@@ -28,7 +28,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class GoesBy:
-    """What a worker says of itself."""
+    """The values in the registration of a worker."""
 
     consumer: str = "w1.1"
     counts_for_ms: int = 35_000

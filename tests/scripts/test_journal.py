@@ -1,4 +1,4 @@
-"""The journal stays as long as it may be, whatever is written into it."""
+"""The journal keeps its length, with any entries."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""lease_hand.lua: the holder offers its lease to one replica, or frees it. And who may write meanwhile."""
+"""lease_hand.lua: the holder offers its lease to one replica, or frees it. Writers meanwhile."""
 
 from typing import Any
 
@@ -85,7 +85,7 @@ async def test_a_lease_can_be_handed_over_when_memory_is_full(scene: Scene, to: 
     assert (handed, await found(scene)) == (1, "offer:bob" if to else None)
 
 
-# ---- who may write: recovery of one stalled entry
+# ---- writers: recovery of one stalled entry
 
 
 async def writes(scene: Scene, holder: str) -> bool:

@@ -1,4 +1,4 @@
-"""look_at_group: what the gauges of a group show, in both recovery modes."""
+"""look_at_group: values for the gauges of a group, in both recovery modes."""
 
 from typing import Any
 

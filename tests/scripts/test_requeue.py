@@ -1,4 +1,4 @@
-"""requeue.lua: an operator gives lost deliveries back as copies; entries that are not lost are left alone."""
+"""ready_again.lua: an operator gives lost deliveries back as copies; entries that are not lost are left alone."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ async def requeue(
     scene: Scene, *ids: str, source: str = "", dry_run: bool = False, policy: str = "stream", budget: int = 10**9
 ) -> list[Any]:
     """Run ``requeue``."""
-    words = GroupCalls(scene.keys, 1_000).spell(source or "orders", policy, int(dry_run), budget, *ids)
-    reply = await load_script("reaper", "requeue").run(scene.client, *words)
+    words = GroupCalls(scene.keys, 1_000).spell(source or "orders", policy, int(dry_run), budget, "", *ids)
+    reply = await load_script("reaper", "ready_again").run(scene.client, *words)
     rows: list[Any] = reply[1:] if reply[0] == b"ok" else reply
     return rows
 

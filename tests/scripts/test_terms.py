@@ -1,4 +1,4 @@
-"""By what a delivery is judged: by what its group had before, until every worker has read the lower values."""
+"""A delivery is judged by the former values of its group, until every worker has read the lower ones."""
 
 from typing import Any
 

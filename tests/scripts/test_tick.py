@@ -1,4 +1,4 @@
-"""tick.lua: the holder extends its lease, notes a beat, and learns what is new and what is due."""
+"""tick.lua: the holder extends its lease, notes a beat, and learns new and due deliveries."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ async def test_without_the_group_there_is_no_beat_and_the_lease_is_ours_all_the_
     assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
 
 
-# ---- what is new
+# ---- new deliveries
 
 
 async def test_pending_entries_behind_a_position_are_told(scene: Scene) -> None:
@@ -106,7 +106,7 @@ async def test_a_lost_retry_stream_hides_nothing_of_the_stream(scene: Scene) -> 
     assert ([row[0].decode() for row in rows], retry_rows, b"NOGROUP" in error) == ([stalled], [], True)
 
 
-# ---- what is due
+# ---- due deliveries
 
 
 async def schedule(scene: Scene, key: str, in_ms: int, member: str = "job") -> None:
@@ -148,7 +148,7 @@ async def test_a_quarantined_job_that_waits_to_be_released_is_due_at_once(
     assert await due_ms(scene) == 0
 
 
-# ---- what is wrong in the group does not cost the lease
+# ---- a fault in the group does not cost the lease
 
 
 @pytest.mark.parametrize("which", ["stream", "schedule", "stream_schedule"])

@@ -1,4 +1,4 @@
-"""Play a story, or many, and say what is wrong.
+"""Play a story, or many, and print violations.
 
 ``python -m tests.simulation 17 --verbose`` plays the story of seed 17 step by step: every fault and every message.
 ``python -m tests.simulation 1 --count 20000`` plays seeds from 1 on; what fails is shrunk to the faults it needs.

@@ -24,7 +24,7 @@ from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
 from tests.simulation.story import IN_PLACE, NewJob, Setting
 from tests.support.paced import PacedSettings
 from workers.loop.dispatch import Handlers
-from workers.loop.heartbeat_thread import Extending, Steps
+from workers.loop.heartbeat_thread import Extending, HeartbeatThread, Steps
 from workers.loop.in_flight import Delivery, Stage
 from workers.loop.reporting import EVENTS
 from workers.process import WorkerProcess
@@ -331,32 +331,32 @@ class OurWorker(Actor):
                 self.world.ledger.blame(Execution(one.id, one.generation))
 
 
-class BeatingTask:
+class BeatingTask(HeartbeatThread):
     """Sends heartbeats like the thread of a worker. Its own gate lets it continue while the event loop blocks."""
 
     def __init__(self, process: Process, steps: Steps, moves: Moves, consumer: str, url: str, timeout_s: float) -> None:
-        self._thread = process.thread("heartbeat")
+        self._own_thread = process.thread("heartbeat")
         self._steps = steps
         self._moves, self._consumer = moves, consumer
         self._url = url
         self._timeout_s = timeout_s
-        self._ending = False
+        self._is_ending = False
         self._client: Redis | None = None
 
     def start(self) -> None:
         """Start."""
-        self._thread.start(self._run())
+        self._own_thread.start(self._carry_out())
 
     async def stop(self) -> None:
         """Stop extending."""
-        self._ending = True
+        self._is_ending = True
 
-    async def _run(self) -> None:
+    async def _carry_out(self) -> None:
         client = commands_client(self._url, timeout_s=self._timeout_s, max_connections=1)
         with suppress(RedisError, OSError):
             await client.connection_pool.release(await client.connection_pool.get_connection())
         step = next(self._steps)
-        while not self._ending:
+        while not self._is_ending:
             if not isinstance(step, Extending):
                 await asyncio.sleep(step)
                 step = next(self._steps)

@@ -292,13 +292,13 @@ def operate(scene: Scene) -> None:
 
 def _requeue(scene: Scene) -> None:
     source = scene.random.choice((KEYS.stream, KEYS.retry))
-    words = (GROUP, 50, "stream", scene.random.randrange(2), 100_000)
-    scene.lead("requeue", _names(source), *words, *scene.entries(source))
+    words = (GROUP, 50, "stream", scene.random.randrange(2), 100_000, "")
+    scene.lead("ready_again", _names(source), *words, *scene.entries(source))
 
 
 def _redrive(scene: Scene) -> None:
     words = (GROUP, 50, "stream", scene.random.randrange(2), 100_000, 3)
-    scene.lead("redrive_dead_letters", _names(KEYS.dead), *words, *scene.entries(KEYS.dead))
+    scene.lead("ready_again", _names(KEYS.dead), *words, *scene.entries(KEYS.dead))
 
 
 def _pause(scene: Scene) -> None:

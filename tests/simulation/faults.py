@@ -1,4 +1,4 @@
-"""What may befall whom: how each fault is drawn, said, done, and undone."""
+"""Faults and their targets: how each one is drawn, described, played and undone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Fault:
         )
 
     def sentence(self, step: Step) -> str:
-        """Say what happens."""
+        """Return the description of a fault."""
         words = self.words.format(who=step.who, seconds=f"{step.seconds:g} s", value=step.value)
         return f"From now on, at the next moment '{step.on}': {words}" if step.on else words
 

@@ -9,7 +9,7 @@ from tests.simulation.story import REAPER, SHORTEST_LEASE_S, Setting, Step, Stor
 
 
 def with_outages(story: Story) -> Story:
-    """Return ``story`` with an outage or two on top of what befalls everybody in it."""
+    """Return ``story`` with an outage or two in addition to the faults in it."""
     random = Random(f"outages {story.seed}")
     setting = story.setting
     if random.random() < 0.4:  # so that others are elected while it lasts

@@ -1,4 +1,4 @@
-"""Has the product look less often at what nobody waits for: virtual time is free, but commands are not.
+"""Lets the product scan less often when no one waits: virtual time is free, but commands are not.
 
 A worker asks every 2 seconds whether there is a job, and a replica registers every second. Timeouts of the simulation
 are minutes long, so both may take longer, in proportion to them: an hour of a story

@@ -1,4 +1,4 @@
-"""Where everything is in the world: the server's address, and the names of keys."""
+"""The names of the world: the server's address, and the keys."""
 
 from workers.protocol.keys import group_keys, namespace_keys
 

@@ -29,7 +29,7 @@ as long as it is kept out. Who asks again and again takes dozens of times that."
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a story."""
+    """The result of a story."""
 
     story: Story
     violations: tuple[str, ...]

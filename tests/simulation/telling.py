@@ -27,7 +27,7 @@ def replay_command(story: Story) -> str:
 
 
 def tell_failure(outcome: Outcome) -> list[str]:
-    """Shrink a story that failed, and say what is left of it."""
+    """Shrink a story that failed, and print the rest of it."""
     kinds = kinds_of(outcome.violations)
     story = shrink(outcome.story, lambda one: bool(kinds & kinds_of(play(one).violations)))
     return [

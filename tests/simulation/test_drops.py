@@ -1,4 +1,4 @@
-"""What others make Redis forget is asked for, but where nobody can know of it. Here we drop it ourselves."""
+"""Deliveries that third parties delete are asked for, unless no process can know of them. Here we drop it ourselves."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a leader reports about third-party workers: readers with a backlog, slow ones, dead ones."""
+"""The reports of a holder about third-party workers: readers with a backlog, slow ones, dead ones."""
 
 import asyncio
 from random import Random
@@ -125,7 +125,7 @@ def test_an_observer_tells_of_a_dead_worker_once_and_of_no_false_alarm() -> None
 
 
 def drawn_to_fit(draw: Random) -> Habits:
-    """A reader that is done with what it reads well within the visibility timeout."""
+    """A reader that ends its jobs well within the visibility timeout."""
     count = draw.choice([1, 2, 5, 10, 20])
     seconds = 0.7 * VISIBILITY_S / count * draw.uniform(0.3, 1)
     if draw.random() < 0.3:

@@ -32,7 +32,7 @@ def notes(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 @pytest.mark.parametrize("first", range(0, len(CHOSEN), AT_A_TIME))
 def test_the_promises_hold_in_a_run_that_reaches_every_situation(first: int, notes: Path) -> None:
-    """The part of the run that ends last looks at what all parts have reached."""
+    """The part of the run that ends last checks the situations that all parts have reached."""
     reached: set[str] = set()
     for seed in CHOSEN[first : first + AT_A_TIME]:
         outcome = play(draw(seed))

@@ -1,4 +1,4 @@
-"""The world itself: time, processes, links. What the judge says of stories is in `test_stories`."""
+"""The world itself: time, processes, links. The verdicts of the judge about stories are in `test_stories`."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -16,7 +16,7 @@ from workers.protocol.connection import commands_client
 
 
 class Echo:
-    """A server that answers +PONG to whatever arrives, and keeps it."""
+    """A server that answers +PONG to all input, and keeps it."""
 
     def __init__(self) -> None:
         self.arrived: list[tuple[float, bytes]] = []

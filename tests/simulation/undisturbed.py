@@ -1,4 +1,4 @@
-"""Takes a simulated world down without a word: what is killed in the middle of its work leaves nothing tidy behind."""
+"""Takes a simulated world down silently, because a process that is killed in its work leaves objects behind."""
 
 import asyncio
 import gc
@@ -14,14 +14,14 @@ from anyio._backends import _asyncio as anyio_backend
 from tests.simulation.loop import SimulatedLoop
 
 MOST_AWAITS = 50
-"""So many times may a ``finally`` block wait for something before it is left alone."""
+"""How many times a ``finally`` block may wait before its task is dropped."""
 
 MOST_ROUNDS = 50
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Collect no garbage while the block runs, for when that happens would be part of the story; and then all of it."""
+    """Collect garbage only after the block, because in it that would be part of the story."""
     was_collecting = gc.isenabled()
     gc.disable()
     gc.freeze()  # so that collecting costs only what the story has made
@@ -29,7 +29,7 @@ def undisturbed() -> Iterator[None]:
         try:
             yield
         finally:
-            for _ in range(MOST_ROUNDS):  # what a finalizer lets go of is garbage afterwards
+            for _ in range(MOST_ROUNDS):  # objects that a finalizer releases are garbage afterwards
                 if not gc.collect():
                     break
             gc.unfreeze()
@@ -39,7 +39,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Let nobody complain of connections that were never closed, and of coroutines that were never awaited."""
+    """Suppress complaints about open connections and coroutines that were never awaited."""
     hook, sys.unraisablehook = sys.unraisablehook, _say_nothing
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -57,7 +57,7 @@ def take_down(loop: SimulatedLoop) -> None:
         for task in asyncio.all_tasks(loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             _close(task.get_coro())
-        for task in list(anyio_backend._task_states):  # kept for ever by what they lead to: scopes, timers, this loop
+        for task in list(anyio_backend._task_states):  # scopes, timers and this loop keep them for ever
             if task.get_loop() is loop:
                 del anyio_backend._task_states[task]
         loop.forget_everything()
@@ -77,4 +77,4 @@ def _close(coroutine: Any) -> None:
 
 
 def _say_nothing(_unraisable: object) -> None:
-    """Nobody cares how it ends."""
+    """Ignore how it ends."""

@@ -1,4 +1,4 @@
-"""A fault that hits one consumer: somebody deletes it, with what it holds, and Redis says nothing of it to anybody."""
+"""A fault of one consumer: a third party deletes it with its deliveries, and Redis reports it to no process."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from workers.protocol.keys import MARKER_CONSUMER
 from workers.protocol.messages import Pending, counted, text
 
 MOST = 10_000
-"""Deliveries of one consumer that are looked at: more than any worker of a drill holds."""
+"""Most deliveries of one consumer to read, more than any worker of a drill has."""
 SCANS = 2
 """Full scans until the holder knows the last deliveries of the dead worker. One may have begun before its death."""
 SCANNED_S = 5.0
@@ -25,20 +25,20 @@ SCANNED_S = 5.0
 APART_MS = 100
 """Least time between two full scans. Less is the error of measuring."""
 TOLD_S = 90.0
-"""Until the word of a dead worker has ended, and somebody has kept house since: once in 33 s in embedded mode."""
+"""Until the registration of a dead worker has ended, and maintenance has run since, once in 33 s in embedded mode."""
 REPORTED_S = 2.0
-"""A holder that tells of the consumer also tells of each delivery, some moments later. Without a holder nobody does."""
+"""A holder that reports the consumer also reports each delivery, some moments later. No other process does."""
 
 
 @dataclass(slots=True)
 class ConsumerFaults:
-    """Injects the fault, and waits until what follows from it has happened."""
+    """Injects the fault, and waits for its effects."""
 
     tools: Toolbox
     workers: WorkerFaults
 
     async def delete(self, fault: Fault) -> str:
-        """Delete the consumer of the worker of ours with the most jobs; return why that could not be, or nothing."""
+        """Delete the consumer of the stream-reaper worker with the most jobs. Return the reason if that fails."""
         tools, is_killed = self.tools, fault.amount == "killed"
 
         async def hit() -> tuple[ProcessRun, bytes, list[Pending]] | None:
@@ -90,14 +90,16 @@ class ConsumerFaults:
             await self.tools.within(SCANNED_S, partial(is_made_after, await made_ms()))
 
     async def _delete_consumer(self, run: ProcessRun) -> tuple[bytes, list[Pending]] | None:
-        """Delete the consumer of a process; return its name, and what went with it; None where it holds nothing."""
+        """Delete the consumer of a process. Return its name and its deliveries, or None without deliveries."""
         stage = self.tools.stage
         stream, group = stage.keys.stream, stage.keys.group
         held = (await queries.pending_by_process(stage, [run.name]))[run.name]
         if not held:
             return None
         consumer = held[0].consumer
-        pipeline = stage.client.pipeline(transaction=True)  # nothing comes or goes between the look and the deed
+        pipeline = stage.client.pipeline(
+            transaction=True
+        )  # no delivery comes or goes between the read and the deletion
         pipeline.execute_command("XPENDING", stream, group, "-", "+", MOST, consumer)
         pipeline.execute_command("XGROUP", "DELCONSUMER", stream, group, consumer)
         rows: Any = (await pipeline.execute())[0]
@@ -105,14 +107,14 @@ class ConsumerFaults:
         return (consumer, dropped) if dropped else None
 
     async def _is_told(self, consumer: bytes) -> bool:
-        """Tell whether somebody has told that this consumer was deleted."""
+        """Return whether a process has reported that this consumer was deleted."""
         return any(
             event.event == EventName.LOST_CONSUMER and event.data.get("consumer") == text(consumer)
             for event in self.tools.witness.events
         )
 
     async def _are_told(self, dropped: Sequence[Pending]) -> bool:
-        """Tell whether somebody has told of each of these deliveries."""
+        """Return whether a process has reported each of these deliveries."""
         told = {
             event.data.get("entry") for event in self.tools.witness.events if event.event == EventName.LOST_DELIVERY
         }

@@ -1,4 +1,4 @@
-"""Faults that hit the group itself, or what it has agreed on, while everybody is healthy."""
+"""Faults of the group itself, or of its settings, while all processes are healthy."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A client that outlasts failovers: the drill looks and writes on, whoever is the master by then."""
+"""A client that outlasts failovers: the drill reads and writes on, with any primary."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ class PatientClient(Redis):
     """Asks again for as long as nobody answers, but sends nothing twice that would then be there twice."""
 
     def __init__(self, client: Redis) -> None:
-        """Take the place of ``client``, whose connections are closed with this one."""
+        """Replace ``client``, and close its connections with this one."""
         super().__init__(connection_pool=client.connection_pool)
         self.response_callbacks = client.response_callbacks
         self.auto_close_connection_pool = True

@@ -1,4 +1,4 @@
-"""What Redis does on purpose: it postpones commands, shuts down, and hands over to its replica."""
+"""Planned events of Redis: it postpones commands, shuts down, and hands over to its replica."""
 
 import time
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What is drawn for a chaos, and what never is."""
+"""The faults that are drawn for a chaos, and those that never are."""
 
 from collections import Counter
 from dataclasses import replace

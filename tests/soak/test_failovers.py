@@ -37,7 +37,7 @@ async def test_a_master_whose_replicas_are_behind_takes_jobs_along_and_the_ledge
     assert told["settings"]["topology"] == "sentinel"
     (failover,) = [fault for fault in told["faults"] if fault["kind"] == "kill-master"]
     assert failover["jobs"], "nothing of the last second was lost"
-    # What living workers held when it was forgotten is executed all the same: it may be all of it.
+    # Jobs of live workers that Redis has lost may all be executed again.
     assert told["lost"] == told["forgotten"]
     assert {loss["n"] for loss in told["losses"]} <= set(failover["jobs"])
     assert all(loss["forgotten"] for loss in told["losses"])

@@ -34,7 +34,7 @@ IN_TURNS = [VISIBILITY_MS // 1000, VISIBILITY_MS // 2000]
 
 @dataclass
 class Tally:
-    """What a seed has played."""
+    """The faults that a seed has played."""
 
     pauses: int = 0
     kills: int = 0

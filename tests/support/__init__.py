@@ -1,1 +1,1 @@
-"""What the tests stand on: servers, a proxy, processes, waiting, and the checker of the invariants."""
+"""The foundations of the tests: servers, a proxy, processes, waiting, and the checker of the invariants."""

@@ -1,6 +1,6 @@
 """A real browser without a window: Debian's chromium, driven by selenium.
 
-No package index has a browser: where the machine has none, what needs one is skipped, except in continuous integration.
+No package index has a browser, so tests that need one are skipped without it, except in continuous integration.
 """
 
 import os

@@ -18,6 +18,14 @@ _EACH_BY_ITSELF = {"test_stories", "test_explorer"}
 _PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
 _SPARK_FILES = {file.stem for file in _PIPELINE.glob("test_*.py") if "SparkSession" in file.read_text()}
 
+_LONG = {"test_soak", "test_drill", "test_quick_start", "test_sharing", "test_explorer"}
+"""Other files whose tests take long. At the end of a run, all processes would wait for one of them."""
+
+
+def begins_early(path: Path) -> tuple[bool, bool]:
+    """Return the sort key of a file. The files with the greatest key begin first."""
+    return uses_spark(path), path.stem in _LONG
+
 
 def uses_spark(path: Path) -> bool:
     """Tell whether the tests of this file may start Spark."""

@@ -1,4 +1,4 @@
-"""Text as somebody sends it who wants the terminal, the log or the page of whoever looks at it."""
+"""Text of an attacker who aims at the terminal, the log or the page of a reader."""
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\u202egnp.exe\u2066\x9b31m\x85\u2028\r\nforged: healthy\x00\x7f"
 """Sets the title, clears, turns the reading order round, C1 controls, and forges a line."""

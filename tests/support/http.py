@@ -1,4 +1,4 @@
-"""A few HTTP requests, in a thread: what answers them runs in this process."""
+"""A few HTTP requests in a thread, because the server runs in this process."""
 
 import json
 from collections.abc import Mapping

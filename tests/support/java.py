@@ -1,4 +1,4 @@
-"""Where the Java of the extra `jre` lies: everybody who runs the tests has it."""
+"""The folder with the Java of the extra `jre`, which all test machines have."""
 
 import importlib.util
 from pathlib import Path

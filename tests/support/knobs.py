@@ -1,7 +1,8 @@
 """Lets workers look and extend at once although nothing falls due for an hour.
 
-A visibility timeout of an hour keeps a busy machine out of the outcome. But a worker extends every quarter of it, and
-looks for what stalls once in it. (And recovery waits for an hour after the first heartbeat: see `tests.support.beats`.)
+With a visibility timeout of an hour, a busy machine does not change the outcome. But a worker extends every quarter of
+it, and looks for stalled deliveries once in it. Recovery waits for an hour after the first heartbeat
+(`tests.support.beats`).
 """
 
 import os

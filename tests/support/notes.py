@@ -1,4 +1,4 @@
-"""What handlers under test write down by themselves, in a stream."""
+"""Notes that handlers under test write into a stream."""
 
 from collections.abc import Mapping
 from typing import Any

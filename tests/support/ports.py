@@ -1,4 +1,4 @@
-"""Ports that nobody else is given, whoever else runs tests or starts servers on this machine.
+"""Ports that no other test run or server on this machine gets.
 
 A server that a test has stopped, or an address where nobody shall answer, would be lost to the next one that asks the
 system for a free port, such as a server of another process of ``make test``.

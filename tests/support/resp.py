@@ -1,4 +1,4 @@
-"""Frames RESP2 on asyncio streams: where a request or a reply ends, and what a request says."""
+"""Frames RESP2 on asyncio streams: the ends of requests and replies, and the words of a request."""
 
 import asyncio
 from dataclasses import dataclass

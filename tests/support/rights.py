@@ -1,4 +1,4 @@
-"""What scripts need: the keys that their headers describe, and the commands that their text calls.
+"""The needs of scripts: the keys in their headers, and the commands in their text.
 
 The table of `reaper acl` is compared with it (`tests/operator/test_acl_reach.py`).
 """
@@ -30,7 +30,7 @@ SCRIPTS = {
     Role.READ_ONLY: READS,
     Role.OPERATOR: [
         *READS,
-        *((REAPER, name) for name in ("pause_group", "forget_group", "redrive_dead_letters", "requeue", "watch")),
+        *((REAPER, name) for name in ("pause_group", "forget_group", "ready_again", "watch")),
     ],
 }
 """The scripts that each role runs. Embedded workers also run `MOVES`."""

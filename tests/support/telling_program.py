@@ -1,4 +1,4 @@
-"""Tells what it finds when it begins, and ends as it is told to: for tests of who starts programs."""
+"""Prints its state at the start, and ends as its input asks, for tests of supervisors."""
 
 # ruff: noqa: T201 - telling is what it is for
 

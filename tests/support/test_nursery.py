@@ -1,4 +1,4 @@
-"""What comes from the nursery is a process like any other, with libraries that it need not read."""
+"""A process of the nursery is like any other, with libraries that it need not read."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What ``make test`` runs and what it leaves to ``make test-matrix``, as a run lists it."""
+"""The tests that ``make test`` runs and those that it leaves to ``make test-matrix``, as a run lists them."""
 
 import re
 import subprocess
@@ -59,16 +59,3 @@ def test_contracts_run_on_every_server_the_rest_on_one_and_what_is_heavy_not_at_
 
 def test_the_server_that_everybody_has_is_the_one_of_the_package() -> None:
     assert lane_of(default_binary()) == "valkey-9.1.2"
-
-
-def test_a_server_that_is_not_at_hand_is_an_error_that_says_which_are() -> None:
-    listed = collected("--server", "1.2.3", "tests/scripts/test_journal.py")
-    assert listed.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "--server 1.2.3: not at hand; there are " in listed.stderr
-    assert all(lane in listed.stderr for lane in ALL)
-
-
-@pytest.mark.parametrize(("words", "is_run"), [((), False), in_matrix(("--matrix",), False), (("--deploy",), True)])
-def test_what_runs_containers_is_in_its_own_tier_alone(words: tuple[str, ...], is_run: bool) -> None:
-    listed = collected(*words, "tests/deploy/real").stdout
-    assert ("test_units.py::test_units_stop_in_time" in listed) is is_run

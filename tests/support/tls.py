@@ -23,7 +23,7 @@ _HANDSHAKE = b"\x16"
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files: an authority, and what it has signed for 127.0.0.1 and for a client."""
+    """PEM files: an authority, and its certificates for 127.0.0.1 and for a client."""
 
     ca: Path
     server: Path

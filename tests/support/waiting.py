@@ -1,4 +1,4 @@
-"""Waits for what happens; nothing in the tests waits for time to pass. Limits are those of `tests.support.patience`."""
+"""Waits for events. No test waits for time to pass. Limits are those of `tests.support.patience`."""
 
 import inspect
 import time

@@ -1,4 +1,4 @@
-"""How late a delivery was recovered, in both recovery modes: what nobody owned had no deadline, and was not late."""
+"""How late a delivery was recovered in both modes. Without an owner, a delivery has no deadline."""
 
 from datetime import timedelta
 from typing import Any
@@ -18,7 +18,7 @@ ROWS = [Recovered(b"1-%d" % n, Outcome.REDELIVERED, idle_ms=idle_ms) for n, idle
 
 
 class Recorded:
-    """What a histogram was given."""
+    """The values of a histogram."""
 
     def __init__(self) -> None:
         self.values: list[float] = []

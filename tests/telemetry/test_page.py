@@ -44,7 +44,7 @@ def test_every_attribute_is_listed() -> None:
 
 
 def test_attributes_that_no_convention_knows_are_in_our_namespace() -> None:
-    """Where others' begin with `app.`, nobody could tell whose they are."""
+    """If others begin with `app.`, their origin is unclear."""
     prefixes = {named(row[0])[0].partition(".")[0] for row in rows("attribute")}
     assert prefixes == {"messaging", "error", "reaper"}
 

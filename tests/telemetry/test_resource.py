@@ -1,4 +1,4 @@
-"""What every span and metric says of the process it comes from."""
+"""Attributes of the process on every span and metric."""
 
 import socket
 from importlib.metadata import version

@@ -46,7 +46,7 @@ async def _overview(served: Served) -> Any:
     return reply.data
 
 
-# --- what it shows
+# --- the content
 
 
 async def test_recoveries_are_told_with_how_late_they_were(served: Served, client: Redis) -> None:

@@ -23,7 +23,7 @@ in_thread = Worker("orders", "billing")
 reporting = Worker("orders", "billing")
 
 
-# ---- what keeps a process alive
+# ---- threads and tasks that keep a process alive
 
 
 def block(job: Job) -> None:
@@ -74,7 +74,7 @@ WAITING: list[Callable[[Job], Coroutine[Any, Any, None]]] = [
 LEAVING: list[Callable[[Job], Coroutine[Any, Any, None]]] = [leave_thread, leave_task, leave_process]
 
 
-# ---- what ends a process
+# ---- the ends of a process
 
 
 @click.command()

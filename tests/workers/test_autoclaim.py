@@ -147,7 +147,7 @@ async def test_the_cursor_is_kept_from_call_to_call_and_a_walk_looks_at_each_del
     cursors: list[str] = []
     call = autoclaim.Autoclaim._call
 
-    async def noted(self: autoclaim.Autoclaim, walk: Walk, room: int) -> recovery.Page | Refusal:
+    async def noted(self: autoclaim.Autoclaim, walk: Walk, room: int) -> recovery.Recovery | Refusal:
         cursors.append(walk.cursor)
         return await call(self, walk, room)
 

@@ -1,4 +1,4 @@
-"""How often an embedded worker looks for what stalls."""
+"""How often an embedded worker looks for stalled deliveries."""
 
 from typing import Any
 

@@ -269,7 +269,7 @@ async def test_a_job_that_is_recovered_elsewhere_stops_its_batch(server: RedisSe
         held = {one.entry_id: one for one in worker.process.in_hand()}
         await client.xclaim(KEYS.stream, KEYS.group, "other", 0, [first])
         assert not await held[first].extend()
-        held[first].lose()  # what the heartbeat does with this answer
+        held[first].lose()  # the reaction of the heartbeat to this answer
         await has_stopped.wait()
         await wait_until(lambda: worker.counts.acked == 1, "the other job has run again")
 

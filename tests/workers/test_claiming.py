@@ -1,4 +1,4 @@
-"""Reads with CLAIM, which return entries that are ready in place, and what they must not run."""
+"""Reads with CLAIM return entries that are ready in place. Some of these must not run."""
 
 from datetime import timedelta
 from math import inf

@@ -1,4 +1,4 @@
-"""Handlers by the type of a job: which one runs, what is refused, and what becomes of jobs that none is for."""
+"""Handlers by the type of a job: their choice, rejected registrations, and jobs without a handler."""
 
 import threading
 from collections.abc import Callable
@@ -186,7 +186,7 @@ def test_where_a_handler_runs_is_known_for_each_job() -> None:
 
 
 def test_one_handler_for_all_jobs_is_called_with_nothing_in_between() -> None:
-    """Who uses none of this pays for none of it."""
+    """Programs that use none of this pay for none of it."""
 
     async def handle(job: Job) -> None: ...
 

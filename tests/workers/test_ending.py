@@ -44,7 +44,7 @@ async def started(server: RedisServer, processes: Processes, name: str, *flags: 
     return worker
 
 
-# ---- what keeps a process alive
+# ---- threads and tasks that keep a process alive
 
 
 @pytest.mark.processes
@@ -116,7 +116,7 @@ async def test_a_thread_that_a_handler_left_may_end_until_the_drain_deadline(
     assert "the gate was open" in worker.output
 
 
-# ---- what ends a process
+# ---- the ends of a process
 
 
 @pytest.mark.processes

@@ -1,4 +1,4 @@
-"""Leaving: what was not finished is ready again before the worker has gone, and has lost no delivery."""
+"""Leaving: unfinished jobs are ready again before the worker has left, and have lost no delivery."""
 
 import asyncio
 import threading

@@ -9,12 +9,13 @@ import click
 import pytest
 from click.testing import CliRunner
 from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
 from reaper.settings import ReaperSettings
 from workers import WorkerSettings
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.runtime.options import UNREACHABLE_EXIT, USAGE_EXIT, errors_as_sentences, settings_options
-from workers.runtime.settings import Seconds, Settings, load_settings
+from workers.runtime.settings import Seconds, Section, Settings, load_settings
 
 
 class Colour(StrEnum):
@@ -23,7 +24,7 @@ class Colour(StrEnum):
 
 
 class Sample(Settings):
-    prefix: ClassVar[str] = "SAMPLE_"
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="SAMPLE_")
 
     some_name: str = Field("x", description="A name.")
     count: int | None = Field(None, description="A count.")
@@ -128,7 +129,7 @@ def test_other_errors_keep_their_traceback(error: Exception) -> None:
         raise error
 
 
-class Spoken(Settings):
+class Spoken(Section):
     """Set by flags alone."""
 
     file: Path | None = Field(None, description="A file.")

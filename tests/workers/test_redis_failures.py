@@ -1,4 +1,4 @@
-"""What errors of Redis mean, and which of them are news."""
+"""The meaning of Redis errors, and the ones that are news."""
 
 import pytest
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ReadOnlyError, ResponseError
@@ -7,7 +7,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from workers.protocol.meaning import Meaning, in_words, meaning_of
 from workers.runtime.redis_failures import RETELL_S, RedisFailures
 
-# ---- what is told
+# ---- reports
 
 
 def told(troubles: RedisFailures, *met: tuple[str, Exception | None], now: float = 0.0) -> list[bool]:

@@ -1,6 +1,6 @@
-"""What is the synchronous producer's own: its client, its threads, and what it does without contact.
+"""The synchronous producer: its client, its threads, and its behavior without contact.
 
-What it sends and refuses, and that a job is enqueued once, is tested in `test_producer`, with both.
+Its requests and rejections, and that a job is enqueued once, are tested in `test_producer`, with both.
 """
 
 import json

@@ -44,7 +44,7 @@ async def give_back(_job: Job) -> None:
     raise Retry("not yet")
 
 
-# ---- what becomes of a job
+# ---- the end of a job
 
 
 async def test_jobs_that_were_there_before_the_group_are_run_and_acknowledged(

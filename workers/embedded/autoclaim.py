@@ -17,7 +17,7 @@ from math import inf
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Delivery, Source
 from workers.protocol.calls.group_moves import GroupMoves
-from workers.protocol.calls.recovery import ENDED, START, Outcome, Page, Recovered
+from workers.protocol.calls.recovery import ENDED, START, Outcome, Recovered, Recovery
 from workers.protocol.calls.refusals import RecoveryWait, Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.log_fields import fields
@@ -109,24 +109,23 @@ class Autoclaim(WorkerPart):
         if self._is_new(""):
             logger.warning("recovery resumed: %s", fields(group=self._settings.keys.pair))
         self._advance(walk, page)
-        if any(row.outcome is Outcome.QUARANTINED for row in page.results):
+        if any(row.outcome is Outcome.QUARANTINED for row in page.rows):
             self._quarantine_waits()
         self._report(walk.source, page)
         return self._deliveries(walk.source, page, asked_at)
 
-    async def _call(self, walk: Walk, room: int) -> Page | Refusal:
+    async def _call(self, walk: Walk, room: int) -> Recovery | Refusal:
         return await self._moves.recover_page(
             self._connection, walk.source.key, consumer=self._consumer, room=room, page=walk.cursor
         )
 
-    def _advance(self, walk: Walk, page: Page) -> None:
+    def _advance(self, walk: Walk, page: Recovery) -> None:
         """Note how far the scan has come, and when it goes on."""
         now = monotonic()
-        if page.soonest_ms is not None:
-            walk.soonest = min(walk.soonest, now + page.soonest_ms / 1000)
-        if page.cursor:
-            walk.cursor = page.cursor
-            walk.due_at = now + (0.0 if page.claimed or page.results else PAGE_PAUSE_S)
+        walk.soonest = min([walk.soonest, *(now + ms / 1000 for _, ms in page.due_in_ms)])
+        if page.next_page:
+            walk.cursor = page.next_page
+            walk.due_at = now + (0.0 if page.taken or page.rows else PAGE_PAUSE_S)
             return
         self._telemetry.walked(now - walk.began)
         visibility_s = self._membership.visibility_s
@@ -134,10 +133,9 @@ class Autoclaim(WorkerPart):
         walk.due_at = max(now, min(walk.soonest, walk.began + visibility_s)) + random.uniform(0.5, 1) * spacing
         walk.cursor, walk.soonest = START, inf
 
-    def _deliveries(self, source: Source, page: Page, asked_at: float) -> list[Delivery]:
+    def _deliveries(self, source: Source, page: Recovery, asked_at: float) -> list[Delivery]:
         deliveries = [
-            self._membership.delivery(source, one.entry_id, one.fields, one.times_delivered, asked_at)
-            for one in page.claimed
+            self._membership.delivery(source, one.entry_id, one.flat, one.times, asked_at) for one in page.taken
         ]
         source.kept.difference_update(job.raw_entry_id for job in deliveries)
         self._reporter.claimed(deliveries, page, self._membership.visibility_s)
@@ -145,20 +143,20 @@ class Autoclaim(WorkerPart):
 
     # ---- reports
 
-    def _report(self, source: Source, page: Page) -> None:
-        outcomes = [row.outcome for row in page.results]
+    def _report(self, source: Source, page: Recovery) -> None:
+        outcomes = [row.outcome for row in page.rows]
         moved = {
-            "claimed": len(page.claimed),
+            "claimed": len(page.taken),
             "redelivered": outcomes.count(Outcome.REDELIVERED),
             "quarantined": outcomes.count(Outcome.QUARANTINED),
         }
         if any(moved.values()):
-            consumers = {one.owner for one in page.claimed} | {row.consumer for row in page.results}
+            consumers = {one.owner for one in page.taken} | {row.consumer for row in page.rows}
             logger.info(
                 "recovered stalled deliveries: %s",
                 fields(group=self._settings.keys.pair, consumers=first_of(consumers), **moved),
             )
-        for row in page.results:
+        for row in page.rows:
             self._report_row(source, row)
             if row.outcome in ENDED:
                 self._telemetry.recovered(row, self._membership.visibility_s)

@@ -74,14 +74,9 @@ class DeliveryFacts:
     def _begun_ms(self, jobs: Sequence[Delivery]) -> Sequence[int | None]:
         """Return when each handler began, in ms of the server's clock, or None if it never began."""
         offset_ms = self._now_ms() - monotonic() * 1000
-        started, delivered = [job.started for job in jobs], [job.delivered_ms for job in jobs]
-        if -inf in started:
-            return [
-                None if at == -inf else max(read, int(offset_ms + at * 1000))
-                for at, read in zip(started, delivered, strict=True)
-            ]
-        begun = [int(offset_ms + at * 1000) for at in started]
-        return begun if min(begun) >= max(delivered) else list(map(max, begun, delivered))
+        return [
+            None if job.started == -inf else max(job.delivered_ms, int(offset_ms + job.started * 1000)) for job in jobs
+        ]
 
     def _name_of_type(self, job: Job) -> str | None:
         value = job.value_of(self._type_field)

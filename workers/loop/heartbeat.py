@@ -35,8 +35,7 @@ from workers.loop.heartbeat_thread import (
     Extending,
     HeartbeatThread,
     LoopIsClosedError,
-    MakeRunner,
-    StepRunner,
+    MakeThread,
     Steps,
 )
 from workers.loop.in_flight import ENDED, RUNNING, Delivery, Source
@@ -70,13 +69,13 @@ LONGEST_SLEEP_S = 1.0
 class Heartbeat(WorkerPart):
     """Decides about heartbeats from `start` to `stop`, and handles the answers in the event loop."""
 
-    def __init__(self, context: WorkerContext, runs: MakeRunner = HeartbeatThread) -> None:
-        """``runs`` creates the object that runs `steps`."""
+    def __init__(self, context: WorkerContext, make: MakeThread = HeartbeatThread) -> None:
+        """``make`` makes the thread that runs `steps`."""
         super().__init__(context)
         self._calls = context.calls
         self._sources = context.membership.both
-        self._make_runner = runs
-        self._beating: StepRunner | None = None
+        self._make_thread = make
+        self._beating: HeartbeatThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_answered = True
         self._known_change = -inf
@@ -88,7 +87,7 @@ class Heartbeat(WorkerPart):
         """Begin. The group must be joined."""
         self._loop = asyncio.get_running_loop()
         timeout_s = max(SHORTEST_TIMEOUT_S, min(self._period_s(), COMMAND_TIMEOUT_S))
-        self._beating = self._make_runner(
+        self._beating = self._make_thread(
             self.steps(), self._calls.moves, self._consumer, self._settings.redis_url, timeout_s
         )
         self._beating.start()

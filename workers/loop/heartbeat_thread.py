@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import anyio
 from anyio import to_thread
@@ -41,20 +41,6 @@ Steps = Generator[float | Extending, Answer | None, None]
 
 class LoopIsClosedError(Exception):
     """The program closed its event loop before it stopped the worker."""
-
-
-class StepRunner(Protocol):
-    """Runs the steps of a heartbeat from `start` to `stop`."""
-
-    def start(self) -> None:
-        """Begin."""
-
-    async def stop(self) -> None:
-        """Send no more heartbeats. A call that is under way ends with its reply, or with its timeout."""
-
-
-MakeRunner = Callable[[Steps, Moves, str, str, float], StepRunner]
-"""Creates a carrier, as `HeartbeatThread` does."""
 
 
 class HeartbeatThread:
@@ -102,3 +88,6 @@ class HeartbeatThread:
             logger.debug("event loop is closed: %s", fields(consumer=self._consumer))
         finally:
             client.close()
+
+
+MakeThread = Callable[[Steps, Moves, str, str, float], HeartbeatThread]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from workers.loop.in_flight import Delivery
 from workers.loop.job import Job
 from workers.loop.telemetry import WorkerTelemetry
-from workers.protocol.calls.recovery import Page
+from workers.protocol.calls.recovery import Recovery
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.keys import GroupKeys
@@ -178,10 +178,10 @@ class Reporter:
 
     # ---- recovery
 
-    def claimed(self, deliveries: Sequence[Delivery], page: Page, visibility_s: float) -> None:
+    def claimed(self, deliveries: Sequence[Delivery], page: Recovery, visibility_s: float) -> None:
         """Report the stalled deliveries of a page that were claimed."""
         self.counts.claimed += len(deliveries)
-        for job, one in zip(deliveries, page.claimed, strict=True):
+        for job, one in zip(deliveries, page.taken, strict=True):
             owner = text(one.owner)
             self._telemetry.claimed(job, owner, one.idle_ms, visibility_s)
             self._call_back("recovered", job, owner=owner, idle_ms=one.idle_ms)

@@ -81,7 +81,7 @@ class Gatherer:
         begins: list[Delivery | Batch] = []
         for job in deliveries:
             call = self._call_of(job)
-            if call is None or self._begins_alone(job):
+            if call is None or ((job.deliveries > 1 or job.is_quarantined) and self._begins_alone(job)):
                 begins.append(job)
                 continue
             waiting = self._waiting.setdefault(call, [])
@@ -141,7 +141,10 @@ class Slots:
         self._failures: list[BaseException] = []
         self._is_guarded = self._is_cancelled = False
         self._guard: asyncio.Task[None] | None = None
-        self._one_is_coming = False
+        self._coming: asyncio.Task[None] | None = None
+        """The runner that has been called, and has not begun."""
+        self._looks_soon = False
+        """The event loop looks at the queue in its next turn."""
         self._lets_others_run = 0
         """Runners between two deliveries: they go on with the queue, and another one would only make turns longer."""
         self._left = Notifier()
@@ -204,14 +207,13 @@ class Slots:
             await self.freed.wait()
 
     def _send_for_runner(self) -> None:
-        if not self._queue or self._one_is_coming or self._lets_others_run or self._halted:
+        if not self._queue or self._coming or self._lets_others_run or self._halted:
             return
         if len(self._runners) < self.concurrency and not self.is_ending():
-            self._one_is_coming = True
             self._start_runner()
 
     def _look_at_queue(self) -> None:
-        self._one_is_coming = False
+        self._looks_soon = False
         self._send_for_runner()
 
     # ---- runners come and go
@@ -221,7 +223,7 @@ class Slots:
             self._is_guarded = True
             self._tasks.start_soon(self._guard_runners)
         scope = CancelScope()
-        runner = asyncio.get_running_loop().create_task(self._run(scope))
+        self._coming = runner = asyncio.get_running_loop().create_task(self._run(scope))
         self._runners[runner] = scope
         runner.add_done_callback(self._has_ended)
 
@@ -230,8 +232,10 @@ class Slots:
         failure = None if runner.cancelled() else runner.exception()
         if failure is not None:
             self._failures.append(failure)
+        if self._coming is runner:  # it was cancelled before it began
+            self._coming = None
         self._left.notify()
-        self._look_at_queue()  # perhaps it was the one that had been called
+        self._send_for_runner()
 
     async def _guard_runners(self) -> None:
         """Cancel the runners where the task group is cancelled, and fail where one of them has failed."""
@@ -251,7 +255,7 @@ class Slots:
 
     async def _run(self, scope: CancelScope) -> None:
         """Work off the queue in a scope of anyio, because handlers can shield their cleanup from its cancellation."""
-        self._one_is_coming = False
+        self._coming = None
         scope.__enter__()
         try:
             with suppress(asyncio.CancelledError):
@@ -268,8 +272,8 @@ class Slots:
         slice_end = now + SLICE_S
         while queue and not self._halted:
             item = queue.popleft()
-            if queue and not self._one_is_coming:
-                self._one_is_coming = True
+            if queue and not (self._coming or self._looks_soon):
+                self._looks_soon = True
                 asyncio.get_running_loop().call_soon(self._look_at_queue)
             try:
                 if isinstance(item, Batch):

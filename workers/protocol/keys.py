@@ -188,16 +188,8 @@ def namespace_keys(namespace: str) -> NamespaceKeys:
             f"namespace {namespace!r} contains '{{', '}}' or ':'. Use letters, digits, '-' and '_'."
         )
     tag = "{" + namespace + "}"
-    return NamespaceKeys(
-        namespace,
-        f"{tag}:replicas",
-        f"{tag}:groups",
-        f"{tag}:live",
-        f"{tag}:drained",
-        f"{tag}:watched",
-        f"{tag}:scanned",
-        f"{tag}:journal",
-    )
+    names = ("replicas", "groups", "live", "drained", "watched", "scanned", "journal")
+    return NamespaceKeys(namespace, *(f"{tag}:{name}" for name in names))
 
 
 TYPES: Mapping[str, str] = MappingProxyType(

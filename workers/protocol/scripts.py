@@ -56,22 +56,16 @@ class Script:
 
         The second may be an error. Raises what redis-py raises.
         """
-        replies = await self._with(client, ("EVALSHA", self.digest), keys, args, after).execute(raise_on_error=False)
-        if isinstance(replies[0], NoScriptError):
-            replies = await self._with(client, ("EVAL", self.source), keys, args, after).execute(raise_on_error=False)
-        return _first_answered(replies)
+        return _first_answered(await self._with(client, keys, args, after).execute(raise_on_error=False))
 
     def run_and_then_blocking(self, client: "redis.Redis", keys: Keys, args: Words, after: Words) -> tuple[Any, Any]:
         """Do the same in a thread that may block."""
-        replies = self._with(client, ("EVALSHA", self.digest), keys, args, after).execute(raise_on_error=False)
-        if isinstance(replies[0], NoScriptError):
-            replies = self._with(client, ("EVAL", self.source), keys, args, after).execute(raise_on_error=False)
-        return _first_answered(replies)
+        return _first_answered(self._with(client, keys, args, after).execute(raise_on_error=False))
 
-    @staticmethod
-    def _with(client: Any, how: tuple[str, str], keys: Keys, args: Words, after: Words) -> Any:
+    def _with(self, client: Any, keys: Keys, args: Words, after: Words) -> Any:
         pipeline = client.pipeline(transaction=False)
-        pipeline.execute_command(*how, len(keys), *keys, *args)
+        # The whole text, because the other command would have run by the time that the server does not know the digest.
+        pipeline.execute_command("EVAL", self.source, len(keys), *keys, *args)
         pipeline.execute_command(*after)
         return pipeline
 

@@ -93,11 +93,11 @@ def settings_options(
 
     The command gets ``config: Path | None`` and every field by its own name: None if the flag was not given, else its
     text (a bool for ``--x/--no-x``). Pass them to ``load_settings(kind, flags=…, file=config)``. A class without
-    ``prefix`` is set by flags alone, and gets no ``--config``. ``helps`` replaces descriptions.
+    ``env_prefix`` is set by flags alone, and gets no ``--config``. ``helps`` replaces descriptions.
     """
 
     def decorate(command: CommandT) -> CommandT:
-        prefix = kind.prefix
+        prefix = str(kind.model_config.get("env_prefix", ""))
         for name, field in reversed(kind.model_fields.items()):
             if name not in exclude:
                 command = _option(name, field, prefix, (helps or {}).get(name))(command)

@@ -14,15 +14,14 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from workers.protocol.address import SHARED_URL, with_options
 from workers.protocol.credentials import came_from
@@ -91,20 +90,21 @@ def delay_in_ms(delay: float | timedelta) -> int:
     return to_ms(timedelta(seconds=float(seconds)))
 
 
-class Settings(BaseModel):
-    """Base of the settings of all programs.
-
-    `load_settings` reads the environment. A constructor takes only an address of Redis from there.
+class Settings(BaseSettings):
+    """Base of both processes' settings. Build instances by `load_settings`, or directly in a program.
 
     Write ``Field(default=…)``, because type checkers without pydantic's plugin require fields with a bare default.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, hide_input_in_errors=True
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_ignore_empty=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
     )
 
-    prefix: ClassVar[str] = ""
-    """The beginning of the environment variables. Without one, settings are set by flags alone."""
     other_env: ClassVar[frozenset[str]] = frozenset()
     """Environment variables with the prefix that are no settings (the demo's, for example)."""
     siblings: ClassVar[tuple[str, ...]] = ()
@@ -124,6 +124,25 @@ class Settings(BaseModel):
         return value
 
 
+class Section(Settings):
+    """A table inside the settings, read from its parent only (never from the environment by itself)."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        *_others: Any,
+        **_named: Any,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take values from the constructor alone."""
+        return (init_settings,)
+
+
 # ---- the address of Redis, which all programs have
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
@@ -141,7 +160,7 @@ _TLS = {
 class ProgramSettings(Settings):
     """Base of the settings of `reaper`, `worker` and `reaper pipeline`, which share prefix, file and meanings."""
 
-    prefix: ClassVar[str] = PREFIX
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix=PREFIX)
     siblings: ClassVar[tuple[str, ...]] = (
         "reaper.settings:ReaperSettings",
         "workers.settings:WorkerSettings",
@@ -168,12 +187,11 @@ class ProgramSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _one_address(cls, given: Any) -> Any:
-        """Take the address of the environment if there is no other, and add the certificate files as options."""
+        """Take the address of `REDIS_URL` if there is no other, and add the certificate files as its options."""
         if not isinstance(given, dict) or not isinstance(given.get(ADDRESS, DEFAULT_URL), str):
             return given  # pydantic says so
-        named = os.environ.get(f"{PREFIX}{ADDRESS.upper()}") or os.environ.get(SHARED_URL)
-        if named and ADDRESS not in given:
-            given = {**given, ADDRESS: named}
+        if ADDRESS not in given and os.environ.get(SHARED_URL):
+            given = {**given, ADDRESS: os.environ[SHARED_URL]}
         url = given.get(ADDRESS, cls.model_fields[ADDRESS].default).strip()
         scheme, _, rest = url.partition("://")
         options = {option: given[name] for name, option in _TLS.items() if given.get(name)}
@@ -202,9 +220,10 @@ def load_settings(
         from_file = _read_file(file, kind)
         values |= from_file
         sources |= dict.fromkeys(from_file, f"in {file}")
-    _check_environment(kind)
+    prefix = kind.model_config.get("env_prefix", "")
+    _check_environment(kind, prefix)
     address_file = None
-    for name, variable, named_file in _in_environment(kind):
+    for name, variable, named_file in _in_environment(kind, prefix):
         if named_file is None:
             values[name], sources[name] = os.environ[variable], f"in the environment as {variable}"
         elif name not in given:
@@ -234,10 +253,10 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in kind.model_fields}
 
 
-def _in_environment(kind: type[Settings]) -> Iterator[tuple[str, str, Path | None]]:
+def _in_environment(kind: type[Settings], prefix: str) -> Iterator[tuple[str, str, Path | None]]:
     """Yield each setting with its variable, and with the file that the variable names instead of a value."""
-    for name in kind.model_fields if kind.prefix else ():
-        variable, named = f"{kind.prefix}{name.upper()}", f"{kind.prefix}{name.upper()}{FILE_SUFFIX}"
+    for name in kind.model_fields if prefix else ():
+        variable, named = f"{prefix}{name.upper()}", f"{prefix}{name.upper()}{FILE_SUFFIX}"
         names_file = os.environ.get(named) and f"{name}{FILE_SUFFIX.lower()}" not in kind.model_fields
         if os.environ.get(variable) and names_file:
             raise ConfigurationError(f"{variable} and {named} are both set. Remove one of them.")
@@ -260,9 +279,8 @@ def _read_value(file: Path, variable: str) -> str:
     return value
 
 
-def _check_environment(kind: type[Settings]) -> None:
-    """Reject misspelled variables."""
-    prefix = kind.prefix
+def _check_environment(kind: type[Settings], prefix: str) -> None:
+    """Reject misspelled variables, because pydantic-settings ignores them silently."""
     # Kubernetes sets variables for each Service (`REAPER_PORT_8080_TCP`).
     services = [name.removesuffix("_SERVICE_HOST") for name in os.environ if name.endswith("_SERVICE_HOST")]
     others = tuple(f"{service}_{part}" for service in services for part in ("SERVICE_", "PORT"))

@@ -22,6 +22,7 @@ from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import FIELD_COPIES, FIELD_DELIVERIES, FIELD_JOB
 from workers.runtime.event_loop import require_asyncio
+from workers.runtime.settings import Section
 from workers.runtime.settings_errors import explain
 from workers.settings import WorkerSettings
 from workers.worker import Worker
@@ -201,10 +202,14 @@ class _OpenBackoff(Backoff):
         return _BY_BACKOFF
 
 
+class _OnlyGiven(Section, WorkerSettings):
+    """Settings that are read from the constructor alone, and not from the environment."""
+
+
 def settings_of(worker: Worker, **stronger: Any) -> WorkerSettings:
     """Return the settings of ``worker``. Those of the test are stronger. Raises ConfigurationError."""
     try:
-        return WorkerSettings(**(_DEFAULTS | dict(worker.arguments) | stronger))
+        return _OnlyGiven(**(_DEFAULTS | dict(worker.arguments) | stronger))
     except ValidationError as error:
         raise ConfigurationError(*explain(WorkerSettings, error, {})) from error
 

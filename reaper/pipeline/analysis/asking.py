@@ -4,9 +4,11 @@ Questions read views (`views`). ``event`` is a view of the lake's table ``events
 because several questions read each of them. They are small, or about the few jobs that did not simply go well.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
+from threading import Lock
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,14 +18,16 @@ from reaper.pipeline.analysis.answers import SHARES, Answers, LakeAnswers, Rows,
 from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.lake.tables import read_dead_letters, read_events, read_malformed
 
-CHAINS: Mapping[tuple[str, ...], tuple[str, ...]] = {
-    ("story", "delivery"): ("recoveries", "restarts", "second_starts", "duplicate_jobs", "unsettled_jobs"),
-    ("activity",): ("activity_counts", "stalls_by_worker", "over_time"),
-    (): ("durations", "misdated", "malformed"),
-    ("rare",): ("terms", "dead_letter_clusters", "executions"),
-}
+CHAINS: Sequence[Mapping[tuple[str, ...], tuple[str, ...]]] = (
+    {
+        ("story", "delivery"): ("recoveries", "restarts", "second_starts", "duplicate_jobs", "unsettled_jobs"),
+        ("story",): ("terms", "dead_letter_clusters"),
+    },
+    {("activity",): ("activity_counts", "stalls_by_worker", "over_time"), ("story",): ("executions",)},
+    {(): ("durations", "misdated", "malformed")},
+)
 """Questions, by the views that they need. The questions of a chain run one after the other, and chains side by side."""
-QUESTIONS = tuple(name for names in CHAINS.values() for name in names)
+QUESTIONS = tuple(name for chain in CHAINS for names in chain.values() for name in names)
 
 _EVENTS_A_PARTITION, _MOST_PARTITIONS = 2_000_000, 200
 """One task does what follows a shuffle, for each so many events."""
@@ -53,6 +57,8 @@ class LakeQueries:
     def __init__(self, spark: SparkSession, tables: Mapping[str, DataFrame], scope: Scope, *, embedded: bool) -> None:
         self._spark = spark
         self._embedded = embedded
+        self._kept: set[str] = set()
+        self._computing: Mapping[str, Lock] = defaultdict(Lock)
         self._parameters: dict[str, Any] = {
             **scope.parameters(),
             "shares": F.array(*map(F.lit, SHARES)),
@@ -78,24 +84,28 @@ class LakeQueries:
         self._spark.conf.set("spark.sql.optimizer.disableHints", str(events > _MANY_EVENTS).lower())
         answers: Answers = {}
         with ThreadPoolExecutor(len(CHAINS)) as threads:
-            chains = [
-                threads.submit(self._ask_chain, views, names, answers, tell)
-                for views, chain in CHAINS.items()
-                if (names := [name for name in chain if name in only])
-            ]
+            chains = [threads.submit(self._ask_chain, chain, only, answers, tell) for chain in CHAINS]
         for chain in chains:
             chain.result()
         return LakeAnswers(answers, first_ms, last_ms, events, period_ms)
 
     def _ask_chain(
-        self, views: Collection[str], names: Collection[str], answers: Answers, tell: Callable[[str], None]
+        self,
+        chain: Mapping[tuple[str, ...], tuple[str, ...]],
+        only: Collection[str],
+        answers: Answers,
+        tell: Callable[[str], None],
     ) -> None:
-        for view in views:
-            tell(f"computing {view}")
-            self.keep(view)
-        for name in names:
-            tell(f"asking: {name.replace('_', ' ')}")
-            answers[name] = self._rows("questions", name)
+        for views, names in chain.items():
+            wanted = [name for name in names if name in only]
+            for view in views if wanted else ():
+                with self._computing[view]:  # another chain may need it at the same time
+                    if view not in self._kept:
+                        tell(f"computing {view}")
+                        self.keep(view)
+            for name in wanted:
+                tell(f"asking: {name.replace('_', ' ')}")
+                answers[name] = self._rows("questions", name)
 
     def keep(self, view: str) -> DataFrame:
         """Compute a view once for all questions, and return it.
@@ -106,6 +116,7 @@ class LakeQueries:
         frame = self.query("views", view)
         kept = frame.localCheckpoint() if self._embedded else frame.persist()
         kept.createOrReplaceTempView(view)
+        self._kept.add(view)
         return kept
 
     def query(self, folder: str, name: str) -> DataFrame:

@@ -1,4 +1,4 @@
-"""What to do next: one step for each finding, with the command that shows more or repairs it. Pure."""
+"""Next steps: one step for each finding, with the command that shows more or repairs it. Pure."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -8,8 +8,8 @@ from typing import Any
 from reaper.pipeline.analysis.answers import Row, Rows
 from reaper.pipeline.report import words
 from reaper.pipeline.report.findings import Findings
+from workers.protocol import messages
 from workers.protocol.keys import stream_of_journal
-from workers.protocol.messages import counted
 
 LONGEST_COMMAND = 2_000
 """Characters. A command with longer names is of no use to a person."""
@@ -44,7 +44,7 @@ def _lost(findings: Findings) -> Iterator[Step]:
             finding = f"{counted(jobs, 'job')} had no end when the lake was filled. Look for them in Redis."
             yield Step(finding, _report(findings, "--redis-url", "redis://127.0.0.1:6379/0"))
     elif live["lost"]:
-        finding = f"{counted(len(live['lost']), 'job')} disappeared. See what Redis has of the first one."
+        finding = f"{counted(len(live['lost']), 'job')} disappeared. Search Redis for the first one."
         yield Step(finding, _explain(live["lost"][0]))
 
 
@@ -77,13 +77,13 @@ def _crashes(findings: Findings) -> Iterator[Step]:
     if row := _most(findings.tables["second_starts"], "starts", cause="crash"):
         workers = [one for one in findings.tables["stalls_by_worker"] if _pair(one) == _pair(row) and one["stalls"]]
         worst = (
-            f", most of them ({workers[0]['stalls']:,}) in worker {words.brief(workers[0]['worker'])}"
+            f". Most stalled in worker {words.brief(workers[0]['worker'])} ({workers[0]['stalls']:,})"
             if workers
             else ""
         )
         deliveries = counted(row["starts"], "delivery")
         finding = f"{deliveries} of {words.pair(row)} stalled because a worker crashed{worst}. Find out why."
-        yield Step(finding, _command("status", "--groups", f"{stream_of_journal(row['stream'])}/{row['group']}"))
+        yield Step(finding, _command("status", "--group", f"{stream_of_journal(row['stream'])}/{row['group']}"))
 
 
 def _dead(findings: Findings) -> Iterator[Step]:
@@ -91,14 +91,14 @@ def _dead(findings: Findings) -> Iterator[Step]:
         error = cluster["pattern"] or cluster["reason"] or "no error"
         finding = (
             f"{counted(cluster['n'], 'dead letter')} of {words.pair_of(cluster['source_stream'], cluster['group'])} "
-            f"had the same error: {words.brief(error)}. Fix it. Then redrive what has its reason, without --dry-run."
+            f"had the same error: {words.brief(error)}. Fix it. Then redrive these jobs, without --dry-run."
         )
         yield Step(finding, redrive_command(cluster, "--dry-run"))
 
 
 def _gone(findings: Findings) -> Iterator[Step]:
     if entries := findings.total("lost_payloads", "entries"):
-        finding = f"{counted(entries, 'entry')} disappeared while a job was pending. Check what trims the streams."
+        finding = f"{counted(entries, 'entry')} disappeared while a job was pending. Find the program that trims."
         yield Step(finding, _command("doctor"))
 
 
@@ -139,6 +139,11 @@ def _explain(row: Row) -> str:
 
 
 # ---- rows
+
+
+def counted(number: int, one: str) -> str:
+    """Return a number of things in words, with separators."""
+    return messages.counted(number, one).replace(str(number), words.count(number))
 
 
 def _pair(row: Row) -> tuple[str, str]:

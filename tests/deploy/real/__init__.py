@@ -1,1 +1,1 @@
-"""What deploy/ ships, run for real: containers under Docker Compose, and units under systemd. `make test-deploy`."""
+"""`deploy/` run for real: containers under Docker Compose, and units under systemd. `make test-deploy`."""

@@ -1,4 +1,4 @@
-"""Engines and machines for the tests, and the record of what was run."""
+"""Engines and machines for the tests, and the record of their runs."""
 
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for machines and for a copy of the project; nothing of it stays."""
+    """A folder for machines and for a copy of the project. It is removed."""
     made = tmp_path_factory.mktemp("deploy", numbered=True)
     made.chmod(0o755)
     yield made
@@ -59,7 +59,7 @@ async def engine(project: Path, folder: Path) -> AsyncIterator[Engine]:
 
 @pytest.fixture(scope="module")
 def stack(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Stack]:
-    """What the shipped compose file starts, up and healthy; nothing of it stays."""
+    """The services of the shipped compose file, up and healthy. They leave no trace."""
     stack = Stack(engine)
     request.config.stash.setdefault(RAN_ON, []).append(engines.versions(engine))
     try:
@@ -71,7 +71,7 @@ def stack(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 async def units(project: Path, folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[Units]:
-    """A machine with the units, booted; nothing of it stays."""
+    """A machine with the units, booted. It leaves no trace."""
     try:
         require_machines()
         machine = Machine(HOST, folder / "units")

@@ -40,7 +40,7 @@ class Record:
         )
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the table; a run in which nothing ran leaves the last one."""
+        """Write the table. A run without tests keeps the last one."""
         if any(outcome != "skipped" for outcome, _ in self._results.values()):
             whole = self._file.read_text(encoding="utf-8")
             before, _, rest = whole.partition(BEGIN)

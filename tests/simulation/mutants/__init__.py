@@ -1,4 +1,4 @@
-"""A test of the tests: small changes that each break one thing, and what finds them.
+"""A test of the tests: small changes that each break one thing, and the tests that find them.
 
 A mutant is data (the ``.toml`` files here, one a subject): what it breaks, in words; which exact text of which file;
 and what stands there instead. `test_mutants` sees in ``make test`` that each text still occurs exactly once, and that

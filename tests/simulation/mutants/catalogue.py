@@ -14,7 +14,7 @@ CORE = ("reaper/recovery/", "workers/embedded/", "workers/loop/")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One replacement: the text that occurs once in a file, and what stands there instead."""
+    """One replacement: a text that occurs once in a file, and the new text."""
 
     file: str
     """From the root of the repository."""
@@ -55,7 +55,7 @@ class Mutant:
 
     @property
     def digest(self) -> str:
-        """A name for what it changes."""
+        """A name for the changed promise."""
         return sha256(repr(self.edits).encode()).hexdigest()[:16]
 
 

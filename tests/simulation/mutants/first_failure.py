@@ -1,4 +1,4 @@
-"""A plugin of pytest: writes the first test that fails, and what it said, into a file that the environment names."""
+"""A plugin of pytest that writes the first failed test and its message into a file that the environment names."""
 
 import os
 from pathlib import Path

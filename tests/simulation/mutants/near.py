@@ -8,9 +8,8 @@ SCRIPTS = {
         for name in ("ack", "settle", "extend", "hold", "recover", "move_due", "adopt", "keys")
     },
     "prelude": ["explorer/test_races", "explorer/test_moves", "scripts/test_forget_group", "operator/test_redrive"],
-    "redrive_dead_letters": ["operator/test_redrive"],
     "report_lost": ["scripts/test_housekeeping", "faults/test_housekeeping"],
-    "requeue": ["scripts/test_requeue", "operator/test_requeue"],
+    "ready_again": ["scripts/test_requeue", "operator/test_requeue", "operator/test_redrive"],
     "join_group": ["scripts/test_join_group", "workers/test_membership"],
     "delete_consumer": ["workers/test_leaving", "workers/test_adoption", "workers/test_vanished"],
     "maintain_group": ["scripts/test_housekeeping", "faults/test_housekeeping"],

@@ -44,7 +44,7 @@ runs their unit tests. Some changes make no difference, for example in the words
 
 
 def write(mutants: Sequence[Mutant], results: Mapping[str, Result], place: Path = PAGE) -> None:
-    """Write the page. What it says already stays where nothing newer is known here: a whole run takes many sittings."""
+    """Write the page. Older results stay if no newer one exists here, because a whole run takes many sittings."""
     said = place.read_text(encoding="utf-8") if place.exists() else ""
     table = place.with_suffix(".csv")
     known = _found_before(table.read_text(encoding="utf-8") if table.exists() else "")

@@ -1,4 +1,4 @@
-"""What is known of each mutant, kept from run to run: a run is long, and may be ended and taken up again."""
+"""The results of each mutant, kept from run to run, because a run is long and may be ended and continued."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -13,7 +13,7 @@ NONE = "none"
 
 @dataclass(slots=True)
 class Result:
-    """What came of one mutant so far."""
+    """The result of one mutant so far."""
 
     name: str
     digest: str

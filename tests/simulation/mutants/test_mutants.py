@@ -1,4 +1,4 @@
-"""Each mutant still says what it changes: its text is there once, and what stands there instead can be loaded."""
+"""Each mutant still fits: its text occurs once, and the new text can be loaded."""
 
 import ast
 from collections import Counter

@@ -15,7 +15,7 @@ _LEFT_OUT = shutil.ignore_patterns(".*", "soak", "build", "dist", "*.egg-info")
 
 
 def hash_of(root: Path) -> str:
-    """Return a name for what the product and its tests are now."""
+    """Return a name for the present state of the product and its tests."""
     told = sha256()
     for folder in HASHED:
         for file in sorted((root / folder).rglob("*")):

@@ -1,4 +1,4 @@
-"""The table of commands: which there are, how many words they take, and what they may do."""
+"""The table of commands: their names, number of words, and categories."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

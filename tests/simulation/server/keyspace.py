@@ -14,7 +14,7 @@ TYPE_NAMES: dict[type, bytes] = {bytes: b"string", dict: b"hash", SortedSet: b"z
 
 
 class Keyspace:
-    """The data of a server. What has expired is gone for whoever looks."""
+    """The data of a server. Expired keys are missing for every reader."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, Value] = {}

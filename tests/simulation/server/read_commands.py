@@ -1,4 +1,4 @@
-"""XREAD and XREADGROUP: what is there is answered at once; else the client may wait."""
+"""XREAD and XREADGROUP answer with existing entries at once, or else let the client wait."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ KEY_GONE = "UNBLOCKED the stream key no longer exists"
 
 @dataclass(slots=True)
 class Read:
-    """What a client wants to read."""
+    """The read of a client."""
 
     verb: str
     group: bytes | None = None
@@ -70,7 +70,7 @@ class Read:
         return rows
 
     def _claim(self, core: Core, stream: Stream, group: Group) -> list[Reply]:
-        """Take over what is overdue, the longest idle first, and what was handed out in the future (8.4)."""
+        """Claim overdue entries, the longest idle first, and those that were delivered in the future (8.4)."""
         if self.min_idle is None:
             return []
         due = sorted(

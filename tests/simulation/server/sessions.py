@@ -84,7 +84,7 @@ class Session(Answered):
             self._on_close()
 
     def close(self) -> None:
-        """The connection is gone: what it waits for is dropped, and subscriptions end."""
+        """The connection is closed: its waits and subscriptions end."""
         if not self.closed:
             self.closed = True
             self._server.forget(self)

@@ -1,4 +1,4 @@
-"""XINFO: what a stream, its groups and their consumers are told as."""
+"""XINFO: the replies about a stream, its groups and their consumers."""
 
 from tests.simulation.server.commands import command
 from tests.simulation.server.core import Core

@@ -1,4 +1,4 @@
-"""What differs between the versions of Redis that the model stands for, each difference under a name of its own."""
+"""The differences between the versions of Redis that the model stands for, each under a name of its own."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ KNOWN = ("6.2", "7.0", "8.2", "8.4", "8.6", "8.8")
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a server of one version knows."""
+    """The features of a server of one version."""
 
     name: str
     full: str

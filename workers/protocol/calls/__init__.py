@@ -41,8 +41,12 @@ class Taken(NamedTuple):
     """A delivery that is ours from now on."""
 
     entry_id: bytes
-    flat: list[bytes]
+    flat: Sequence[bytes]
     times: int
+    owner: bytes = b""
+    """The consumer that had it before."""
+    idle_ms: int = 0
+    """For how long that one had sent no heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)

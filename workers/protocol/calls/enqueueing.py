@@ -49,20 +49,14 @@ async def enqueue(client: Redis, request: Enqueueing) -> list[bool]:
     """Enqueue jobs. Return for each whether this call has added it. Raises NotReplicatedError."""
     if not request.replicas:
         return _added(await ENQUEUE.run(client, *_spelt(request)))
-    jobs, reply = await ENQUEUE.run_and_then(client, *_spelt(request), _wait(request))
-    added = _added(jobs)
-    _check_replicas(request, reply)
-    return added
+    return _replicated(request, *await ENQUEUE.run_and_then(client, *_spelt(request), _wait(request)))
 
 
 def enqueue_blocking(client: redis.Redis, request: Enqueueing) -> list[bool]:
     """Do the same in a thread that may block."""
     if not request.replicas:
         return _added(ENQUEUE.run_blocking(client, *_spelt(request)))
-    jobs, reply = ENQUEUE.run_and_then_blocking(client, *_spelt(request), _wait(request))
-    added = _added(jobs)
-    _check_replicas(request, reply)
-    return added
+    return _replicated(request, *ENQUEUE.run_and_then_blocking(client, *_spelt(request), _wait(request)))
 
 
 def _wait(request: Enqueueing) -> Words:
@@ -73,13 +67,13 @@ def _added(reply: Any) -> list[bool]:
     return [one == 1 for one in reply]
 
 
-def _check_replicas(request: Enqueueing, reply: Any) -> None:
+def _replicated(request: Enqueueing, jobs: Any, reply: Any) -> list[bool]:
     """Judge the reply to WAIT, which is the number of replicas that have all jobs, or an error."""
     error = reply if isinstance(reply, Exception) else None
     if error is not None and is_contact_error(error):
         raise error  # the master was demoted during the wait, so the state is unknown, and the call is made again
     if error is None and int(reply) >= request.replicas:
-        return
+        return _added(jobs)
     had = (
         f"it is unknown which replicas have them ({error})"
         if error

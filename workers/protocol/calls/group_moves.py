@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workers.protocol.calls import CALL_BYTES, Client, GroupCalls, Taken
-from workers.protocol.calls.recovery import Claimed, Page, Recovery, rows_of_events
+from workers.protocol.calls import CALL_BYTES, Client, GroupCalls
+from workers.protocol.calls.recovery import Recovery, read_recovery
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.messages import text
 from workers.protocol.scripts import Keys, Words, load_script
@@ -77,33 +77,15 @@ class GroupMoves(GroupCalls):
         """Recover what of these entries is overdue, as the holder of the lease (``recover.lua``)."""
         return await self._recover(client, source, *ids)
 
-    async def recover_page(self, client: Client, source: str, *, consumer: str, room: int, page: str) -> Page | Refusal:
+    async def recover_page(
+        self, client: Client, source: str, *, consumer: str, room: int, page: str
+    ) -> Recovery | Refusal:
         """Recover what is overdue on a page, as an embedded worker, which takes what it has ``room`` for."""
-        found = await self._recover(client, source, consumer, room, page, PAGE)
-        if isinstance(found, Refusal):
-            return found
-        taken = {one.entry_id: one for one in found.taken}
-        claimed = [
-            Claimed(row.entry_id, taken[row.entry_id].times, taken[row.entry_id].flat, row.consumer, row.idle_ms)
-            for row in found.rows
-            if row.entry_id in taken
-        ]
-        rows = [row for row in found.rows if row.entry_id not in taken]
-        return Page(found.at_ms, found.next_page, min((ms for _, ms in found.due_in_ms), default=None), rows, claimed)
+        return await self._recover(client, source, consumer, room, page, PAGE)
 
     async def _recover(self, client: Client, source: str, *argv: str | bytes | int) -> Recovery | Refusal:
-        words = self.spell_for_all(source, CALL_BYTES, *argv)
-        reply: Any = await RECOVER.run(client, *words)
-        if reply[0] != b"ok":
-            return read_refusal(reply)
-        _, at_ms, next_page, due, held, taken, events, traced = reply
-        return Recovery(
-            at_ms,
-            text(next_page),
-            list(zip(due[::2], due[1::2], strict=True)),
-            rows_of_events(events, held, traced),
-            [Taken(entry[0], entry[1], times) for entry, times in taken],
-        )
+        reply: Any = await RECOVER.run(client, *self.spell_for_all(source, CALL_BYTES, *argv))
+        return read_recovery(reply) if reply[0] == b"ok" else read_refusal(reply)
 
     async def move_due(self, client: Client) -> DueMoves | Refusal:
         """Make due jobs ready, and release a quarantined one (``move_due.lua``)."""

@@ -5,7 +5,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from workers.protocol.calls import Taken
-from workers.protocol.messages import text
+from workers.protocol.messages import text, told
 
 START = "-"
 """The cursor in front of the first entry."""
@@ -52,7 +52,7 @@ class Recovered(NamedTuple):
     @property
     def told(self) -> str:
         """The detail, for people."""
-        return str(self.detail) if isinstance(self.detail, int) else text(self.detail)
+        return told(self.detail)
 
 
 class Recovery(NamedTuple):
@@ -67,40 +67,24 @@ class Recovery(NamedTuple):
     rows: Sequence[Recovered]
     """Deliveries that were ended, or had to be held."""
     taken: Sequence[Taken]
+    """Deliveries that are now the caller's, an embedded worker's."""
 
 
-class Claimed(NamedTuple):
-    """A delivery that was taken over, and counts."""
-
-    entry_id: bytes
-    times_delivered: int
-    fields: Sequence[bytes]
-    owner: bytes
-    """The former consumer."""
-    idle_ms: int
-
-
-class Page(NamedTuple):
-    """The results of one page of the pending entries list."""
-
-    server_ms: int
-    cursor: str
-    """Where the next one begins; '' = the list was walked to its end."""
-    soonest_ms: int | None
-    """Time until the first delivery of the page is due that was left alone; None = there is none."""
-    results: Sequence[Recovered]
-    claimed: Sequence[Claimed]
-
-
-def rows_of_events(
-    events: Sequence[Sequence[bytes]], held: Sequence[Any], traced: Sequence[Sequence[bytes]]
-) -> list[Recovered]:
-    """Read the events as they are in the journal, and the held entries with their consumers and reasons."""
+def read_recovery(reply: Sequence[Any]) -> Recovery:
+    """Read the reply of ``recover.lua``: events as they are in the journal, and held entries with their reasons."""
+    _, at_ms, next_page, due, held, taken, events, traced = reply
     contexts = {row[0]: row[1:] for row in traced}
-    rows = [row for event in events for row in _rows_of_event(event, contexts)]
-    for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True):
-        rows.append(Recovered(entry_id, Outcome.HELD, why, consumer=consumer))
-    return rows
+    rows = {row.entry_id: row for event in events for row in _rows_of_event(event, contexts)}
+    ours = []
+    for (entry_id, flat), times in taken:
+        row = rows.pop(entry_id)
+        ours.append(Taken(entry_id, flat, times, row.consumer, row.idle_ms))
+    undeliverable = (
+        Recovered(entry_id, Outcome.HELD, why, consumer=consumer)
+        for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True)
+    )
+    due_in_ms = list(zip(due[::2], due[1::2], strict=True))
+    return Recovery(at_ms, text(next_page), due_in_ms, [*rows.values(), *undeliverable], ours)
 
 
 def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]]) -> Iterator[Recovered]:

@@ -1,15 +1,8 @@
 -- pending -> done: a worker says of many deliveries of one source that they are done. The first who says so wins, whoever holds the entry
--- by now, because XACK answers 1 only once. (Without the shared text, which would cost more than all the rest.)
+-- by now, because XACK answers 1 only once. (Without the prelude, which would cost more than all the rest.)
 --
--- KEYS[1] source      orders, or {orders}:retry:billing  stream
--- KEYS[2] stream      orders                              stream
--- KEYS[3] retry       {orders}:retry:billing              stream
--- KEYS[4] dead        {orders}:dead:billing               stream, named only
--- KEYS[5] settings    {orders}:group:billing              hash
--- KEYS[6] schedule    {orders}:scheduled:billing          sorted set, named only
--- KEYS[7] quarantine  {orders}:quarantine:billing           hash, named only
--- KEYS[8] journal     {orders}:journal                    stream
--- ARGV[1] group  ARGV[2] journal's MAXLEN ('0' = write none)  ARGV[3] consumer  ARGV[4] caller: a word that no other process uses
+-- KEYS[1] to KEYS[8] as in keys.lua
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] consumer  ARGV[4] caller: a word that no other process uses
 -- ARGV[5] number of the call: a call that is sent again has its number, a later one a higher one
 -- ARGV[6] '1' = delete what is acknowledged (if the stream has one group only)  ARGV[7] number of entries
 -- ARGV[8…] their IDs, then fields for the journal
@@ -18,8 +11,9 @@
 -- Raises NOGROUP, and OLDCALL if a later call was carried out. Nothing is done then.
 -- Fence: none; XACK is the fence.
 
-local source, stream, retry, settings, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[8]
-local group, consumer, n = ARGV[1], ARGV[3], tonumber(ARGV[7])
+--- @keys
+
+local consumer, n = ARGV[3], tonumber(ARGV[7])
 local first = 8
 
 local who, last, answer = string.match(redis.call('HGET', settings, 'settled:' .. consumer) or '', '^(%S+) (%d+) (.*)$')
@@ -47,11 +41,11 @@ if rejected[1] then
   told[9], told[10] = 'rejected', table.concat(rejected, ',')
   redis.call('HINCRBY', settings, 'rejected', #rejected)
 end
-if ARGV[2] ~= '0' then
+if maxlen > 0 then
   for i = first + n, #ARGV do
     told[#told + 1] = ARGV[i]
   end
-  redis.pcall('XADD', journal, 'MAXLEN', '~', ARGV[2], '*', unpack(told))
+  redis.pcall('XADD', journal, 'MAXLEN', '~', maxlen, '*', unpack(told))
 end
 local reply = rejected[1] and results or n
 redis.call('HSET', settings, 'settled:' .. consumer, ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. cmsgpack.pack(reply))

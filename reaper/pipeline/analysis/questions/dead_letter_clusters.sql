@@ -20,7 +20,7 @@ with letter as (
       or array_contains(from_json(:groups, 'array<string>'), concat(source_stream, '/', `group`)))
 ), told as (
   select letter.*, redriven.id is not null as given_back
-  from letter left join (select distinct grp as `group`, entry as id from rare where event = 'redriven') redriven
+  from letter left join (select distinct grp as `group`, entry as id from story where event = 'redriven') redriven
     using (`group`, id)
 ), ranked as (
   select *,

@@ -2,13 +2,13 @@
 -- One row for each measure of a group and a way of recovery, and one for all of the group (`is_sum`).
 -- Recoveries whose times cannot be, because a clock was set, are counted as `skewed`.
 with recovery as (
-  select story.stream, story.grp, story.mode, story.event as outcome, story.reason,
+  select /*+ SHUFFLE_HASH(delivery) */ story.stream, story.grp, story.mode, story.event as outcome, story.reason,
     if(idle_ms between 0 and 34560000000 and visibility_ms between 0 and 34560000000, idle_ms - visibility_ms, null)
       as overshoot_ms,
     coalesce(idle_ms > 34560000000, false) or coalesce(visibility_ms not between 0 and 34560000000, false) as is_skewed,
     if(next_started_ms is null, null, greatest(next_started_ms - at_ms, 0)) as wait_ms
-  from story left join delivery using (stream, grp, job, generation, entry, number)
-  where is_stall
+  from story left join delivery using (job_hash, stream, grp, job, generation, entry, number)
+  where is_stall and is_of_job
 ), ranked as (
   select stream, grp, mode, outcome, reason, grouping(mode) as is_sum,
     count(*) as recoveries, count_if(overshoot_ms < 0) as early, count_if(is_skewed) as skewed,

@@ -8,14 +8,14 @@ with term as (
     min(if(event = 'lease_taken', at_ms, null)) as began_ms,
     min(if(event = 'lease_left', at_ms, null)) as ended_ms,
     min_by(reason, if(event = 'lease_left', struct(at_ms, seq), null)) as reason
-  from rare
+  from story
   where event in ('lease_taken', 'lease_left') and grp is not null and token is not null and holder is not null
   group by stream, grp, holder
 ), followed as (
   select *, lead(began_ms) over (partition by stream, grp order by coalesce(began_ms, ended_ms), token) as next_ms from term
 ), seen as (
   select followed.stream, followed.grp, followed.holder, max(write.at_ms) as seen_ms
-  from followed join rare write on write.stream = followed.stream and write.grp = followed.grp
+  from followed join story write on write.stream = followed.stream and write.grp = followed.grp
     and write.token = followed.token and write.at_ms between followed.began_ms and followed.next_ms
   where write.event in ('recovered', 'quarantined', 'dead_lettered')
   group by followed.stream, followed.grp, followed.holder

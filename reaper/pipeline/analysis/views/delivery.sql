@@ -2,7 +2,7 @@
 -- `start` counts the starts of the job, from 1. `cause` says why the job started again: it is what became of the start
 -- before. `again_ms` is the time from the last sign of life of a crashed worker until its job started again.
 with found as (
-  select stream, grp, job, generation, entry, number,
+  select job_hash, stream, grp, job, generation, entry, number,
     min(coalesce(delivered_ms, if(is_stall, at_ms - greatest(idle_ms, 0), at_ms))) as seen_ms,
     min(begun_ms) as begun_ms,
     bool_or(is_settlement and begun_ms is null) as waited,
@@ -17,9 +17,9 @@ with found as (
     bool_or(event = 'nacked' and verb <=> 'retry') as retried,
     bool_or(event = 'handed_back' or reason <=> 'given_back') as handed_back
   from story
-  where entry is not null and event not in ('redriven', 'requeued', 'lost_payload', 'lost_delivery')
+  where is_of_job and entry is not null and event not in ('redriven', 'requeued', 'lost_payload', 'lost_delivery')
     and not (event = 'recovered' and reason <=> 'released')
-  group by stream, grp, job, generation, entry, number
+  group by job_hash, stream, grp, job, generation, entry, number
 ), started as (
   -- A delivery that was settled without a start waited in its worker. A stalled one counts as started: most were, and
   -- the journal does not tell.
@@ -27,13 +27,13 @@ with found as (
 ), ordered as (
   -- By count and not by time: a settlement may come after those of later deliveries.
   select *,
-    min(started_ms) over (partition by stream, grp, job order by generation, number, seen_ms, started_ms, entry
+    min(started_ms) over (partition by job_hash, stream, grp, job order by generation, number, seen_ms, started_ms, entry
       rows between 1 following and unbounded following) as next_started_ms,
-    count(started_ms) over (partition by stream, grp, job order by generation, number, seen_ms, started_ms, entry
+    count(started_ms) over (partition by job_hash, stream, grp, job order by generation, number, seen_ms, started_ms, entry
       rows between unbounded preceding and current row) as start,
     last_value(if(started_ms is null, null, struct(
         generation, settled_ms, run_ms, stalled_ms, idle_ms, visibility_ms, failed, retried, handed_back)), true)
-      over (partition by stream, grp, job order by generation, number, seen_ms, started_ms, entry
+      over (partition by job_hash, stream, grp, job order by generation, number, seen_ms, started_ms, entry
       rows between unbounded preceding and 1 preceding) as before
   from started
 ), explained as (
@@ -53,7 +53,7 @@ with found as (
     end as cause
   from ordered
 )
-select stream, grp, job, generation, entry, number, started_ms, next_started_ms, start, cause, completed, acks,
+select job_hash, stream, grp, job, generation, entry, number, started_ms, next_started_ms, start, cause, completed, acks,
   if(cause = 'crash' and before.idle_ms between 0 and 34560000000,
     greatest(started_ms, before.stalled_ms) - (before.stalled_ms - before.idle_ms), null) as again_ms,
   if(cause = 'crash', before.visibility_ms, null) as crash_visibility_ms
