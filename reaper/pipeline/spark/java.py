@@ -32,16 +32,9 @@ _FIRST = re.compile(
 )
 """Jars with most of the classes that Spark loads. Java looks for a class in one jar after the other."""
 _UNUSED = re.compile(
-    r"(spark-)?(arpack|avro-(ipc|mapred)|blas|breeze|cats|connect_|curator|datanucleus|derby|graphx|hikari|hive|hk2|"
-    r"jakarta\.[a-rt-v]|javassist|javax\.jdo|jaxb|jdo|jersey|jjwt|jlarge|jline|jta|jtransforms|jts|kubernetes|lapack|leveldb|"
-    r"lib(fb303|thrift)|mllib|netty-(all|codec-[^b]|handler-proxy|resolver-dns|tcnative|transport-native-[ek])|opencsv|"
-    r"pipelines|repl_|rocksdb|scala-compiler|snakeyaml|spire|streaming_|super-csv|tink|vertx|volcano|yarn|zookeeper)",
-    re.IGNORECASE,
+    "(spark-)?(arpack|breeze|datanucleus|derby|hive|jersey|kubernetes|lapack|mllib|spire|vertx|volcano)"
 )
-"""Jars that a lake never needs, for example of machine learning, Hive and Kubernetes. Spark would load a part of them
-at each start, and Java searches every jar for each name that may be a class. ORC stays, because Spark does not find any
-data source without it.
-"""
+"""Jars for machine learning, Hive and Kubernetes. Spark would load a part of them at each start."""
 
 
 class JavaMissingError(ConfigurationError):
