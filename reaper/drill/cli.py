@@ -131,7 +131,7 @@ def _next_steps(program: str) -> list[str]:
     drill_help, create = f"{reaper} drill --help", f"{reaper} groups create orders/billing"
     return [
         f"next: {drill_help:<{len(create)}}   choose faults and traces",
-        f"      {create}   create a group on your Redis",
+        f"      {create}   create your own group",
         f"      {'docs/README.md':<{len(create)}}   documentation",
     ]
 
