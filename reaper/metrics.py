@@ -84,7 +84,7 @@ class ReplicaMetrics:
                 await anyio.sleep(LOOK_INTERVAL_S)
 
     async def _look_at(self, groups: Iterable[GroupKeys]) -> Mapping[GroupKeys, GroupLoad]:
-        """See what the server lets us see: one group that it denies us hides no other."""
+        """Read the groups that the server lets us read. A denied group hides no other one."""
         seen = {}
         for keys in groups:
             try:

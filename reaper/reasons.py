@@ -11,9 +11,9 @@ from workers.protocol.calls.refusals import LAYOUT_REFUSALS
 from workers.protocol.messages import counted, on_one_line
 
 MOST_WORST = 20
-"""So many groups are in what a replica says of itself, and are shown one by one if there are more than `FEW_GROUPS`."""
+"""The groups in the heartbeat of a replica, and those that are shown if there are more than `FEW_GROUPS`."""
 FEW_GROUPS = 30
-"""Up to so many groups are all shown one by one: in the status, on the page, and in metrics."""
+"""Up to this many groups, the status, the page and metrics show each of them."""
 
 SCANS_MISSED, SCAN_SLACK_MS, SLOW_SCAN_PER_MS = 3, 1_000, 20
 """A scan is too old after this many missed ones, this slack, and a full scan of this many entries per ms."""

@@ -24,17 +24,17 @@ HEARTBEATS_MISSED = 3
 MOST_BYTES = 8_192
 """The longest document."""
 MOST_ERROR = 300
-"""Characters of an error that are told."""
+"""Characters of an error in a report."""
 
 SCANNED = "done"
 
 Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
-"""A number that can be told on: a heartbeat with another one is none, as the hash is open to others."""
+"""A number within these limits. Other programs can write to the hash, so other heartbeats are unreadable."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Counters and states of one stream/group pair since the term began."""
+    """Counters and states of one group since the term began."""
 
     last_scan_ms: Whole = 0
     """When the latest scan (full or not) ended; 0 = none yet."""
@@ -88,7 +88,7 @@ class GroupReport(Tally):
     """Counts the terms of the group; 0 = this replica does not hold its lease."""
 
     scan_interval_ms: Whole = 0
-    """How often the pair is scanned; 0 = not told."""
+    """Time between two scans of the group; 0 = unknown."""
     timers: Whole = 0
     next_due_ms: Whole | None = None
     """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
@@ -97,7 +97,7 @@ class GroupReport(Tally):
 
     @property
     def pair(self) -> str:
-        """The pair in its written form ``orders/billing``."""
+        """The group in its written form ``orders/billing``."""
         return f"{self.stream}/{self.group}"
 
 
@@ -159,18 +159,18 @@ class Replica:
 
     @staticmethod
     def from_json(document: str | bytes) -> "Replica":
-        """Decode what some version of a replica wrote. Raises ValueError where it is no heartbeat."""
+        """Decode a heartbeat of any version. Raises ValueError if it is unreadable."""
         return _codec().validate_json(document)
 
 
 @cache
 def _codec() -> TypeAdapter[Replica]:
-    """Return what reads and writes heartbeats. To build it takes hundreds of times as long as to use it."""
+    """Return the codec of heartbeats. Building it takes hundreds of times as long as using it."""
     return TypeAdapter(Replica)
 
 
 async def read_watched(client: Redis, keys: NamespaceKeys) -> dict[str, frozenset[str]]:
-    """Return the pairs that each replica watches, by its ID, also of replicas that are gone."""
+    """Return the groups that each replica watches, by its ID, also of replicas that have ended."""
     fields: Any = await client.hgetall(keys.groups)
     return {text(name): frozenset(text(pairs).split("\n")) - {""} for name, pairs in fields.items()}
 

@@ -39,7 +39,7 @@ QUICKEST_REGISTRATION, REGISTRATION, REGISTRATIONS = timedelta(seconds=0.2), tim
 A replica is gone after three missed ones, and its leases expire later than that.
 """
 HEARTBEAT = timedelta(seconds=5)
-"""The time between two heartbeats: what a replica says of itself."""
+"""The time between two heartbeats of a replica."""
 DISCOVERY = timedelta(seconds=60)
 WILDCARD = "*"
 """Stands for any characters in the pattern of a stream."""
@@ -105,7 +105,7 @@ def _fits(pattern: str, name: str) -> bool:
 
 
 def redis_pattern(name: str) -> str:
-    """Return a name, or a pattern of ours, as Redis takes patterns: it has more wildcards."""
+    """Return a name or pattern as a pattern of Redis, which has more wildcards."""
     return re.sub(r"([?\[\]^\\])", r"\\\1", name)
 
 

@@ -1,4 +1,4 @@
-"""The groups to watch that no settings name: people add them, or replicas find them by patterns.
+"""The watched groups outside the settings. People add them, or replicas find them by patterns.
 
 They are in the hash ``{<namespace>}:watched``. Each change writes a new version, which replicas get as they register.
 """
@@ -16,7 +16,7 @@ PAGE = 1_000
 
 
 async def read_found(client: Redis, keys: NamespaceKeys) -> dict[str, str]:
-    """Return the pattern that found each group, '' for one that a person added. Raises what redis-py raises."""
+    """Return the pattern that found each group, '' for one that a person added. Raises redis-py's errors."""
     fields = {text(pair): text(pattern) async for pair, pattern in client.hscan_iter(keys.watched, count=PAGE)}
     fields.pop("version", None)  # no group: it has no slash
     return fields
@@ -32,7 +32,7 @@ async def change_watched(
 ) -> int:
     """Add groups with the patterns that found them, and remove others. Return how many changed (``watch.lua``).
 
-    Only a person removes a group that a person has added. Raises what redis-py raises.
+    Only a person removes a group that a person has added. Raises redis-py's errors.
     """
     changed, additions, removals = 0, list((add or {}).items()), list(remove)
     for first in range(0, max(len(additions), len(removals)), PAGE):

@@ -1,9 +1,9 @@
 """Queries and actions of operators. The command line and the status page call them.
 
 - `snapshot` reads the state at one moment, and `judgement` decides whether it is healthy
-- `doctor` finds settings and servers that cannot work
-- `job_search` and `explanation` find one job
-- `dead_letters`, `redrive`, `requeue`, `groups` and `drain` act
+- `doctor` also finds settings and servers that cannot work
+- `job_search` finds one job, and `explanation` describes its next step
+- `ready_again`, `dead_letters`, `groups` and `drain` act
 
 Rules:
 

@@ -31,7 +31,7 @@ class Role(StrEnum):
 
 
 def roles_in(mode: RecoveryMode) -> list[Role]:
-    """Return who connects where recovery is done that way."""
+    """Return the roles of an installation with this recovery mode."""
     return [role for role in Role if mode is RecoveryMode.REAPER or role is not Role.REAPER]
 
 
@@ -58,7 +58,7 @@ _EMBEDDED = "get hgetall hlen pttl subscribe xlen zcard zcount zrangebyscore zre
 _NEWER = {Role.WORKER: ("+xnack",), Role.REAPER: ("+xnack",)}
 """Other servers reject a rule with a command that they do not know, and scripts do without it."""
 _LOOKS_AT_ALL = (Role.REAPER, Role.READ_ONLY, Role.OPERATOR)
-"""Who may use the keys of the namespace, and those of the stream besides those of its groups."""
+"""Roles that use the keys of the namespace, and keys of the stream that belong to no group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def _to_connect(url: str) -> Iterable[str]:
     address = read_address(url)
     options = parse_url(address.node)
     wanted = {
-        "cluster|slots": address.topology is Topology.CLUSTER,  # nodes are asked who has what
+        "cluster|slots": address.topology is Topology.CLUSTER,  # the client asks nodes for the slots of each
         "select": options.get("db"),  # another database than 0
         "client|setname": options.get("client_name"),
     }

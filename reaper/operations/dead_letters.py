@@ -60,7 +60,7 @@ class DeadLetter:
     tracestate: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return what ``-o json`` prints. A value that is no UTF-8 is written as ``{"base64": …}``."""
+        """Return the document of ``-o json``. A value that is no UTF-8 is written as ``{"base64": …}``."""
         return {
             "id": self.entry_id,
             "job": self.job_id,
@@ -182,7 +182,7 @@ async def select(client: Redis, keys: GroupKeys, selection: Selection) -> AsyncI
 
 
 async def delete(client: Redis, keys: GroupKeys, ids: Sequence[str]) -> int:
-    """Delete dead letters for good. Return how many existed. Raises what redis-py raises."""
+    """Delete dead letters for good. Return how many existed. Raises redis-py's errors."""
     deleted = 0
     for start in range(0, len(ids), DELETE_BATCH):
         deleted += int(await client.xdel(keys.dead, *ids[start : start + DELETE_BATCH]))

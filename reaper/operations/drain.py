@@ -17,7 +17,7 @@ LOOK_S = 0.2
 
 
 async def drain(client: Redis, keys: NamespaceKeys, replica_id: str, for_ms: int) -> Replica:
-    """Mark a live replica as drained for ``for_ms``, and return what it says of itself.
+    """Mark a live replica as drained for ``for_ms``, and return its heartbeat.
 
     Raises NotPossibleError if it is not alive, or if no other replica could take its groups. Raises errors of redis-py.
     """
@@ -37,7 +37,7 @@ async def drain(client: Redis, keys: NamespaceKeys, replica_id: str, for_ms: int
 
 
 async def undo_drain(client: Redis, keys: NamespaceKeys, replica_id: str) -> bool:
-    """Let a replica take groups again. Return whether it was drained. Raises what redis-py raises."""
+    """Let a replica take groups again. Return whether it was drained. Raises redis-py's errors."""
     return bool(await client.zrem(keys.drained, replica_id))
 
 

@@ -1,4 +1,4 @@
-"""Finds keys of ours that have a foreign type. Redis reports ``WRONGTYPE`` without the name of the key."""
+"""Finds keys of stream-reaper that have another type. Redis reports ``WRONGTYPE`` without the name of the key."""
 
 from collections.abc import Iterable
 from dataclasses import fields

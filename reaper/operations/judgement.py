@@ -239,7 +239,7 @@ def _group_notes(group: GroupState) -> Iterator[str]:
 
 
 def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
-    """Return what ``reaper status -o json`` prints."""
+    """Return the document of ``reaper status -o json``."""
     return {
         "status": "degraded" if problems else "healthy",
         "problems": [asdict(problem) for problem in problems],

@@ -1,4 +1,4 @@
-"""Reads streams backwards: journals and dead letters, of which the newest entries are what people ask for."""
+"""Reads journals and dead letters backwards, because people ask for the newest entries."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ PAGE = 500
 
 
 async def newest_first(client: Redis, key: str, most: int, page: int = PAGE) -> AsyncIterator[Sequence[Any]]:
-    """Yield at most ``most`` entries, page by page; none where no stream is. Raises what redis-py raises."""
+    """Yield at most ``most`` entries, page by page. A missing stream has none. Raises redis-py's errors."""
     if await client.type(key) != b"stream":
         return
     end = "+"

@@ -1,4 +1,4 @@
-"""Gathers what the status page shows. Each look costs a few round trips, however many pages are open."""
+"""Reads the data of the status page. A read costs a few round trips, however many pages are open."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
 
 KEPT_S = 0.8
-"""A look serves everybody for so long."""
+"""How long one read serves all pages."""
 RECOVERIES = 60
 FIRST_LOOK, NEWS = 2_000, 5_000
 """Journal entries that are read for recoveries at first, and later, when only new ones are read."""
@@ -33,7 +33,7 @@ class RecoveryFeed:
     events: deque[LifecycleEvent] = field(default_factory=lambda: deque(maxlen=RECOVERIES))
 
     async def read(self, client: Redis, journal: str) -> None:
-        """Take what is new."""
+        """Read the new entries."""
         if await client.type(journal) != b"stream":
             self.last = ""
             self.events.clear()
@@ -66,7 +66,7 @@ class Overview:
         self._found: Mapping[str, Any] = {}
 
     async def look(self) -> Mapping[str, Any]:
-        """Return the whole overview. Raises what redis-py raises where there is no contact."""
+        """Return the whole overview. Raises redis-py's errors without contact."""
         async with self._looking:
             if monotonic() - self._looked_at > KEPT_S:
                 snapshot = await self.snapshot()
@@ -76,7 +76,7 @@ class Overview:
             return self._found
 
     async def snapshot(self) -> Snapshot:
-        """Return what ``reaper status`` goes by."""
+        """Return the state of the groups, as ``reaper status`` reads it."""
         settings = self._reaper.settings  # a reload changes them
         return await take_snapshot(self._client, settings.namespace_keys, settings.groups, self._reaper.server)
 

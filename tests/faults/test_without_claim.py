@@ -49,16 +49,3 @@ async def test_a_worker_that_gives_back_in_place_refuses_before_anything_is_agre
         "does not support it. Use redelivery 'stream' or 'retry-stream'."
     )
     assert await dump(client) == before
-
-
-async def test_a_worker_reads_plainly_where_the_server_knows_no_claim_any_more(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    case, handler = await Case.prepared(server, client), Handler()
-    await client.hset(case.keys.agreement, mapping={"policy": "in-place", "visibility_ms": 30_000})
-    await case.enqueue(2)
-    async with running_worker(server.url, handler, refresh_s=3_600):
-        await handler.has_started(2)
-    assert [
-        record.levelname for record in caplog.records if "because XREADGROUP CLAIM needs Redis 8.4" in record.message
-    ] == ["ERROR"]

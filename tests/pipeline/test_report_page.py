@@ -54,11 +54,11 @@ def test_what_is_in_none_of_the_figures_is_said_before_all_sections() -> None:
     )  # fmt: skip
     page = write_page(findings)
     top = page[: page.index("<section")]
-    assert "5,000 entries that nobody can read" in top
+    assert "5,000 malformed entries" in top
     assert "no &lt;field&gt; 0; no &lt;field&gt; 1; no &lt;field&gt; 2; …." in top
-    assert "7 events that claim to be from before 2018, or later" in top
+    assert "7 events with a time before 2018, or more than a day after" in top
     assert "3 deliveries whose times are negative" in top
-    assert "2 events of groups that do not say of which are put aside: mail." in top
+    assert "2 events of a group that do not name it are left out: mail." in top
     assert "doubt" not in write_page(_findings()).split("</style>")[1]
 
 
@@ -329,7 +329,7 @@ def test_unsettled_jobs_are_unconfirmed_until_somebody_has_looked() -> None:
     findings.live = {"at": "now", "places": {"pending": 2, "lost": 1}, "lost": [job], "not_checked": 0}
     page = write_page(findings)
     assert "unconfirmed" not in page
-    assert "lost: nowhere in Redis" in page
+    assert "lost: not in Redis" in page
     assert "jobs lost" in page
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from reaper.settings import ReaperSettings
 from workers import WorkerSettings
-from workers.protocol.credentials import file_of
+from workers.protocol.credentials import credentials_of
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings import DEFAULT_URL, load_settings
 
@@ -38,7 +38,9 @@ def test_an_address_from_a_file_is_read_again_at_each_connect(monkeypatch: pytes
     url.write_text("rediss+sentinel://u:p@h1,h2/m/0\n")
     monkeypatch.setenv("REAPER_REDIS_URL_FILE", str(url))
     monkeypatch.setenv("REAPER_REDIS_CA_FILE", "/etc/ca.pem")
-    assert file_of(load_settings(ReaperSettings).redis_url) == url
+    found = credentials_of(load_settings(ReaperSettings).redis_url)
+    assert found is not None
+    assert found.file == url
 
 
 def test_certificates_need_an_address_over_tls() -> None:

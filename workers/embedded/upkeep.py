@@ -38,7 +38,7 @@ RELEASE_POLL_S = 0.02, 0.5
 HOUSE_INTERVAL_S = 30.0
 REFUSED_S = 0.5
 """Pause after a call that was rejected."""
-MOVING, TIDYING, LOOKING = "moving due jobs", "keeping house", "looking at the group for the metrics"
+MOVING, TIDYING, LOOKING = "moving due jobs", "maintaining the group", "looking at the group for the metrics"
 
 
 class Upkeep(WorkerPart):
@@ -68,7 +68,7 @@ class Upkeep(WorkerPart):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(notices.run)
                     tasks.start_soon(self._repeat, MOVING, self._move_due)
-                    tasks.start_soon(self._repeat, TIDYING, self._keep_house)
+                    tasks.start_soon(self._repeat, TIDYING, self._maintain)
                     if telemetry.is_measuring():
                         tasks.start_soon(self._show_gauges)
         finally:
@@ -134,9 +134,9 @@ class Upkeep(WorkerPart):
             pauses.append(moved.next_due_ms / 1000 + (random.uniform(0, DUE_JITTER_S) if moved.next_due_ms else 0.0))
         return min(pauses)
 
-    # ---- the house
+    # ---- maintenance
 
-    async def _keep_house(self) -> Refusal | None:
+    async def _maintain(self) -> Refusal | None:
         kept = await self._cleanup.tidy(self._settings.consumer_retention)
         if isinstance(kept, Refusal):
             return kept

@@ -26,36 +26,30 @@ def came_from(url: str, file: Path) -> None:
     _files[url] = file
 
 
-def file_of(url: str) -> Path | None:
-    """Return the file that ``url`` was read from, in this process; None where it was not."""
-    return _files.get(url)
-
-
 def credentials_of(url: str) -> "FileCredentials | None":
     """Return the source of the credentials of ``url``, or None if it was not read from a file."""
-    file = file_of(url)
-    return FileCredentials(file, url) if file else None
+    return FileCredentials(_files[url], url) if url in _files else None
 
 
 class FileCredentials(CredentialProvider):
     """Reads the credentials from a file with an address. If the file cannot be read, the former ones stay in force."""
 
     def __init__(self, file: Path, url: str) -> None:
-        self._file = file
+        self.file = file
         self._known = _credentials_in(url)
         self._told = ""
 
     def get_credentials(self) -> Credentials:  # type: ignore[override]
         """Return what the file says now. Called in the connecting thread."""
         try:
-            self._known = _credentials_in(self._file.read_text(encoding="utf-8-sig").strip())
+            self._known = _credentials_in(self.file.read_text(encoding="utf-8-sig").strip())
             self._told = ""
         except (OSError, ValueError, RedisError) as error:  # about to be written, or gone
             why = type(error).__name__ if not isinstance(error, OSError) else str(error.strerror)
             if why != self._told:
                 self._told = why
                 logger.warning(
-                    "cannot read the password file, using the last password: %s", fields(file=self._file, cause=why)
+                    "cannot read the password file, using the last password: %s", fields(file=self.file, cause=why)
                 )
         return self._known
 

@@ -60,19 +60,16 @@ def release_of(info: Mapping[str, Any]) -> Release:
 
 _ADDRESS = "Start one there, or set redis_url (REAPER_REDIS_URL) to the right address."
 _AUTHORITY = "(REAPER_REDIS_CA_FILE)"
-_OF_TLS = (
+_ADVICE = (
     ("certificate has expired", "Renew its certificate."),
     ("certificate is not valid for", "Write the name that its certificate is for in redis_url."),
     ("CERTIFICATE_VERIFY_FAILED", f"Name the authority that signed its certificate in redis_ca_file {_AUTHORITY}."),
     ("a certificate or key cannot be read", "Correct redis_ca_file, redis_cert_file or redis_key_file."),
     ("CERTIFICATE_REQUIRED", "It asks for a client certificate: set redis_cert_file and redis_key_file."),
-)
-"""Advice about a handshake that failed, by words of the error."""
-_OF_LIMITS = (
     ("DB index", "It has fewer databases: end redis_url with a lower number, or with none."),
     ("unknown command", "Allow this command under its own name, in rename-command or in the proxy."),
 )
-"""Advice about other errors, by words of the server."""
+"""Advice by words of the error."""
 _CUT_SHORT = ("Connection reset", "Connection closed", "Timeout connecting")
 """Words of errors if only one side speaks TLS, or if our certificate is missing."""
 
@@ -82,7 +79,7 @@ def _advice(error: RedisError, url: str) -> str:
     said = str(error)
     if is_not_now(error):
         return "The server is not ready. Try again later."
-    for words, advice in (*_OF_TLS, *_OF_LIMITS):
+    for words, advice in _ADVICE:
         if words in said:
             return advice
     found = meaning_of(error)

@@ -132,7 +132,7 @@ async def run_handler_async(
     if not 1 <= deliveries <= limit:
         raise ValueError(f"job has no delivery {deliveries}: max_deliveries is {limit}. Give another max_deliveries.")
     handlers = handler.handlers if isinstance(handler, Worker) else Handlers(checked(handler))
-    invoke, raised = handlers.calls(settings).invoke, list[BaseException]()
+    invoke, raised, verdicts = handlers.calls(settings).invoke, list[BaseException](), list[Verdict]()
     delivery = _delivery(job if isinstance(job, NewJob) else NewJob(job), settings, deliveries, limit, extend)
     backoff = _OpenBackoff(0, 0, settings.backoff.uncounted_max_age_ms)
 
@@ -145,23 +145,27 @@ async def run_handler_async(
         raised.extend([answer] if isinstance(answer, BaseException) else [])
         return answer
 
+    async def run() -> None:
+        verdicts.append(await execute(call, delivery, backoff))
+
     loop, host = asyncio.get_running_loop(), asyncio.current_task()
-    running = loop.create_task(execute(call, delivery, backoff))
+    running = loop.create_task(run())
     delivery.source.hold([delivery])
-    delivery.begin(monotonic(), running)  # type: ignore[arg-type]
+    delivery.begin(monotonic(), running)
     timer = loop.call_at(delivery.deadline, delivery.interrupt, Interruption.TIMEOUT)
     try:
-        verdict = await running
+        await running
     except asyncio.CancelledError as error:
         if host and host.cancelling():
             raise
-        verdict = judge(delivery, error, backoff)
+        # A handler that cancels its task and returns has a verdict, as in a worker.
+        verdicts.extend([] if verdicts else [judge(delivery, error, backoff)])
     finally:
         timer.cancel()
     is_last = deliveries == limit
     if delivery.interruption is not None:  # rule W1: a handler that timed out is never acknowledged
         return TimedOut(delivery.timeout_s, is_last)
-    return _result(verdict, raised[-1] if raised else None, is_last=is_last)
+    return _result(verdicts[0], raised[-1] if raised else None, is_last=is_last)
 
 
 def _result(verdict: Verdict, raised: BaseException | None, *, is_last: bool) -> Result:

@@ -15,8 +15,8 @@ WANTED = ("failed", "retried", "redriven")
 UNSEEN = "Work that a worker did and could not report before it died is not in the journal."
 """Why there may be more duplicates than the journal shows."""
 _PUT_ASIDE = {
-    "instant": "events that claim to be from before 2018, or later than a day after this report was made",
-    "group": "events of groups that do not say of which",
+    "instant": "events with a time before 2018, or more than a day after this report",
+    "group": "events of a group that do not name it",
     "duration": "deliveries whose times are negative, or longer than a year",
 }
 _WORST = 5
@@ -59,7 +59,7 @@ def _doubts(findings: Findings) -> Markup:
         _sentence(findings.total("malformed", "entries"), "malformed entries are in the table malformed",
                   {str(row["reason"]) for row in findings.tables["malformed"]}),
         *(
-            _sentence(findings.total("skewed", "events", what=what), f"{meaning} are put aside",
+            _sentence(findings.total("skewed", "events", what=what), f"{meaning} are left out",
                       {words.namespace(row) for row in findings.tables["skewed"] if row["what"] == what})
             for what, meaning in _PUT_ASIDE.items()
         ),
