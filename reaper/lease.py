@@ -121,20 +121,17 @@ class GroupLease:
         token, _, refusal, *before, created_at = reply
         return Taken(token, holder, to_ms(self.ttl), text(refusal), tuple(map(text, before)), text(created_at))
 
-    def tick(
-        self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Tick | Exception | None], None]
-    ) -> None:
+    def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:
         """Extend the lease, note a beat, and look behind a position in each stream (``tick.lua``).
 
-        ``retry_after`` is empty if there is no retry stream. ``answered`` gets None if the lease is not ours any more,
-        or an error of redis-py.
+        ``retry_after`` is empty if there is no retry stream. `read_tick` reads the answer.
         """
         keys = self.keys
         self.client.ask_script(
             TICK,
             [keys.stream, keys.agreement, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
             [holder, to_ms(self.ttl), keys.group, after, retry_after, PAGE],
-            lambda reply: answered(_read_tick(reply)),
+            answered,
         )
 
     async def hand(self, holder: str, to: str, why: str) -> bool:
@@ -156,7 +153,8 @@ class GroupLease:
         )
 
 
-def _read_tick(reply: Any) -> Tick | Exception | None:
+def read_tick(reply: Any) -> Tick | Exception | None:
+    """Read the answer to a tick. None = the lease is not ours any more. An error of redis-py is returned."""
     if reply == 1:
         return IDLE
     if reply == 0:

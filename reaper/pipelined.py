@@ -1,6 +1,7 @@
 """Sends commands of many groups together, because a command in a pipeline costs a tenth of a single one."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -11,16 +12,19 @@ from redis.exceptions import NoScriptError, RedisError
 
 from workers.protocol.address import Host
 from workers.protocol.connection import KeptConnection
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import NoMasterError
 from workers.protocol.routing import RoutedClient
 from workers.protocol.scripts import Keys, Script, Words
 from workers.protocol.slots import key_of
 
+logger = logging.getLogger(__name__)
+
 MOST = 250
 """Short commands of one pipeline. The server is busy with it for some milliseconds."""
 
 Answered = Callable[[Any], None]
-"""Called with the reply, or with an error of Redis or of the connection. It must not raise."""
+"""Called with the reply, or with an error of Redis or of the connection. It should not raise."""
 
 
 class _Lane:
@@ -121,8 +125,8 @@ class PipelinedClient(Redis):
                 except (RedisError, OSError) as error:
                     batch, lane.waiting = batch + lane.waiting, []
                     replies = [error] * len(batch)
-                for (_, answered), reply in zip(batch, replies, strict=True):
-                    answered(reply)
+                for (words, answered), reply in zip(batch, replies, strict=True):
+                    _pass_on(reply, answered, words)
         finally:
             lane.sending = None
 
@@ -141,6 +145,14 @@ class PipelinedClient(Redis):
             if routed and isinstance(reply, Exception):
                 routed.failed(reply)
         return replies
+
+
+def _pass_on(reply: Any, answered: Answered, words: Sequence[Any]) -> None:
+    """Pass a reply on. A caller that fails keeps no other from its reply."""
+    try:
+        answered(reply)
+    except Exception:
+        logger.exception("cannot read a reply: %s", fields(command=words[0]))
 
 
 def _settle(answer: asyncio.Future[Any], reply: Any) -> None:

@@ -8,12 +8,13 @@ import logging
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import anyio
 from redis.exceptions import RedisError, ResponseError
 
 from reaper.failpoints import failpoint
-from reaper.lease import PAGE, EndOfTerm, GroupLease, Term, Tick
+from reaper.lease import PAGE, EndOfTerm, GroupLease, Term, Tick, read_tick
 from reaper.reasons import FEW_GROUPS, SCANS_MISSED
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.lost import LostDeliveries
@@ -163,13 +164,14 @@ class GroupWatch:
     def _tick_again(self, pause_s: float) -> None:
         self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S)
 
-    def _answered(self, tick: Tick | Exception | None) -> None:
+    def _answered(self, reply: Any) -> None:
         if self._end is None:  # else it was asked for in a term that is over
-            self._chores.safely(partial(self._read, tick))
+            self._chores.safely(partial(self._read, reply))
         for scanner in self._ticking:
             scanner.page_ends()
 
-    def _read(self, tick: Tick | Exception | None) -> None:
+    def _read(self, reply: Any) -> None:
+        tick = read_tick(reply)
         if tick is None:
             self._lease_is_lost("tick")
             return

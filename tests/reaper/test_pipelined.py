@@ -56,6 +56,11 @@ async def test_an_error_is_for_its_caller_alone(pipelined: PipelinedClient, clie
         await pipelined.xinfo_groups("word")
 
 
+async def test_a_caller_that_cannot_read_its_reply_keeps_no_other_from_its_own(pipelined: PipelinedClient) -> None:
+    pipelined.ask(("ECHO", "one"), lambda reply: reply.missing)
+    assert await pipelined.execute_command("ECHO", "two") == b"two"
+
+
 async def test_a_script_is_loaded_where_the_server_does_not_know_it(pipelined: PipelinedClient, client: Redis) -> None:
     await client.script_flush()
     heard = list[object]()

@@ -46,6 +46,7 @@ _CLASSIC: Mapping[str, str] = {
     # Spark notes for each column which line of Python made it. That costs five more calls to Java, for our own errors.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
+    "spark.sql.ui.explainMode": "simple",  # Spark writes down the plan of each query for its pages
 }
 _EMBEDDED: Mapping[str, str] = {
     "spark.ui.enabled": "false",  # opens a port

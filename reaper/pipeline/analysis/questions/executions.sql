@@ -1,7 +1,7 @@
 -- How long did workers hold executions, and how many executions outlasted the visibility timeout?
 -- One row for each group, job type, kind of fact and bin of durations. A bin is 4.4 % wide; `ms` is its longest
--- duration, `n` counts. `strangers` counts the facts about consumers that are no workers of stream-reaper: a worker has the
--- nonce of its process after the last point of its name.
+-- duration, `n` counts. `strangers` counts the facts about consumers that are no workers of stream-reaper: the name of a
+-- worker ends with a point and the 12 digits of its process.
 --   execution  a delivery that its worker settled, from delivery to settlement
 --   late       one of them was settled after its recovery, so its worker was alive
 --   stall      a delivery outlasted the timeout
@@ -29,7 +29,8 @@ from execution
 where ms between 0 and 34560000000
 group by stream, grp, type, floor(log2(greatest(ms, 1)) * 16)
 union all
-select stream, grp, '', kind, if(kind = 'in_force', ms, 0), max(ms), count(*), count_if(substr(consumer, -13, 1) <> '.'), max(at_ms)
+select stream, grp, '', kind, if(kind = 'in_force', ms, 0), max(ms), count(*),
+  count_if(substr(consumer, -13, 1) <> '.'), max(at_ms)
 from other
 where ms between 0 and 34560000000
 group by stream, grp, kind, if(kind = 'in_force', ms, 0)

@@ -25,7 +25,7 @@ with scoped as (
 )
 select stream, grp, event, at_ms, seq, job, entry, new_entry, consumer, coalesce(delivery, 0) as delivery,
   coalesce(generation, 0) as generation, mode, reason, verb, coalesce(type, '') as type, token, holder,
-  delivered_ms, begun_ms, run_ms, idle_ms, visibility_ms, due_ms, extra, is_stall, is_settlement, is_of_job,
+  delivered_ms, begun_ms, run_ms, idle_ms, visibility_ms, due_ms, is_stall, is_settlement, is_of_job,
   -- A worker follows the server's clock with a small error, so a small negative wait is no wait.
   if(waited_ms between -60000 and 0, 0, waited_ms) as wait_ms
 from measured
