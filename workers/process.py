@@ -23,6 +23,7 @@ from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Gatherer, Slots
+from workers.protocol.calls.membership import Agreement
 from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words
@@ -207,6 +208,11 @@ class WorkerProcess:
     def is_stopping(self) -> bool:
         """Whether it is stopping, or has ended."""
         return self.finished or self._stop_asked.is_set()
+
+    @property
+    def agreement(self) -> Agreement:
+        """The group's settings. Only after joining."""
+        return self._context.membership.agreement
 
     def in_hand(self) -> list[Delivery]:
         """Return the deliveries that are queued, run, or wait for their settlement."""
