@@ -89,8 +89,8 @@ async def health_server(
 ) -> AsyncIterator[int | None]:
     """Serve the probes of this process, and ``pages``, from a thread while the block runs. Yields the port.
 
-    Without a port it serves nothing. Redis at ``url``, in a cluster the node of ``key``, must answer in a process that
-    is ready. Raises ConfigurationError.
+    Without a port there is no server. A process is ready only while Redis at ``url`` answers, in a cluster the node of
+    ``key``. Raises ConfigurationError.
     """
     if port is None:
         yield None
