@@ -22,7 +22,7 @@ LATE_MS, LONGEST_LATE_MS = 2_000, 32_000
 """Recovery may be later than due by a visibility timeout and the first of these, and at most by the second one."""
 
 REFUSALS = LAYOUT_REFUSALS | {
-    "no_group": "the stream or its group does not exist. Create it, or set recreate_groups",
+    "no_group": "the stream or its group does not exist. Start a worker, or run `reaper groups create`",
 }
 
 

@@ -85,8 +85,7 @@ class WorkerSettings(ProgramSettings):
         default=None,
         ge=0,
         le=65_535,
-        description="Port of `/livez`, `/readyz`, `/status` and `/metrics`. 0 takes a free port and logs it. Default: "
-        "no port.",
+        description="Port of `/livez`, `/readyz` and `/metrics`. 0 takes a free port and logs it. Default: no port.",
     )
     journal: bool = Field(default=True, description="Write lifecycle events to the journal of the stream.")
     job_type_field: str = Field(

@@ -96,10 +96,6 @@ class GroupNotes:
 
     def took(self, taken: Taken) -> None:
         """The lease is ours, and the settings of the group are written."""
-        if taken.created_at:
-            logger.error(
-                "group was destroyed and is created again: %s", fields(group=self._pair, start=taken.created_at)
-            )
         group = self._group
         now = {
             "redelivery": group.redelivery.value,

@@ -1,40 +1,39 @@
-"""The web server of a replica: probes, and the status page with its data."""
+"""The status page of a replica, with its data."""
 
 import base64
 import hashlib
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
 
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from reaper.operations.explanation import Explanation
 from reaper.operations.job_search import find_job
 from reaper.service import Reaper
 from reaper.web.overview import Overview
-from reaper.web.vitals import ReaperVitals
-from workers.protocol.connection import commands_client
-from workers.runtime.health_server import NO_STORE, Pulse, make_app, probe_routes
+from workers.protocol.address import shown_address
+from workers.runtime.health_server import NO_STORE
 
-REDIS_TIMEOUT_S = 2.0
 JOB_DEPTH = 10_000
 LONGEST_ID = 300
 
 
-@asynccontextmanager
-async def replica_app(reaper: Reaper, pulse: Pulse) -> AsyncIterator[Starlette]:
-    """Make the app, with Redis clients of its own, for the loop it is served in. Pages keep no probe waiting."""
-    settings = reaper.settings
-    client = commands_client(settings.redis_url, timeout_s=REDIS_TIMEOUT_S, max_connections=4)
-    home = settings.namespace_keys.replicas
-    probing = commands_client(settings.redis_url, key=home, timeout_s=REDIS_TIMEOUT_S, max_connections=1)
+def page_routes(reaper: Reaper, client: Redis) -> list[BaseRoute]:
+    """Return the page, and the data that it asks for. Only the pages use ``client``."""
     overview = Overview(client, reaper)
+
+    async def status(_request: Request) -> Response:
+        try:
+            return JSONResponse(await overview.look(), headers=NO_STORE)
+        except (RedisError, OSError) as error:
+            address = shown_address(reaper.settings.redis_url)
+            why = f"Redis at {address!r} failed: {error}"
+            return JSONResponse({"status": "unreachable", "error": why}, 503, NO_STORE)
 
     async def job(request: Request) -> Response:
         wanted = request.query_params.get("id", "").strip()
@@ -48,12 +47,7 @@ async def replica_app(reaper: Reaper, pulse: Pulse) -> AsyncIterator[Starlette]:
         known = [Explanation(found, group, snapshot).as_json() for group, found in jobs if found.is_known]
         return JSONResponse(known, headers=NO_STORE)
 
-    try:
-        probes = probe_routes(ReaperVitals(reaper, pulse, overview, probing))
-        yield make_app([*probes, Route("/", _page), Route("/api/job", job)], settings.health_host)
-    finally:
-        await client.aclose()
-        await probing.aclose()
+    return [Route("/", _page), Route("/status", status), Route("/api/job", job)]
 
 
 @cache

@@ -1,23 +1,42 @@
 """Serves a replica's health and status page while it runs."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from redis.asyncio import Redis
 
 from reaper.service import Reaper
-from workers.runtime.health_server import check_installed, health_server
+from workers.runtime.health_server import health_server
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
 
 
-@asynccontextmanager
-async def serving_health(reaper: Reaper) -> AsyncIterator[int | None]:
+def serving_health(reaper: Reaper) -> AbstractAsyncContextManager[int | None]:
     """Serve while the block runs, if `health_port` is set; yields the port. Raises ConfigurationError."""
     settings = reaper.settings
-    if settings.health_port is None:
-        yield None
-        return
-    check_installed()
-    from reaper.web.app import replica_app  # an extra
+    return health_server(
+        settings.health_host,
+        settings.health_port,
+        settings.redis_url,
+        settings.namespace_keys.replicas,
+        partial(_obstacles, reaper),
+        partial(_pages, reaper),
+    )
 
-    async with health_server(
-        settings.health_host, settings.health_port, lambda pulse: replica_app(reaper, pulse)
-    ) as port:
-        yield port
+
+def _obstacles(reaper: Reaper) -> list[str]:
+    """Return why the replica is not ready. A ready one knows which replica holds the lease of each group."""
+    if reaper.refusals:
+        return [f"Redis refuses: {why}" for why in reaper.refusals]
+    if not reaper.has_worked:
+        return ["the replica has not registered, or does not know yet who holds the lease of each group"]
+    return []
+
+
+def _pages(reaper: Reaper, client: Redis) -> "Sequence[BaseRoute]":
+    from reaper.web.app import page_routes  # an extra
+
+    return page_routes(reaper, client)

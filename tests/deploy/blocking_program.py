@@ -4,11 +4,12 @@ import os
 import time
 from pathlib import Path
 
-from workers import Job, Worker, health
+from workers import Job, Worker
+from workers.runtime import health_server
 
 RELEASE = Path(os.environ.get("RELEASED_BY", "released"))
 worker = Worker("orders", "billing")
-health.LIVENESS_TIMEOUT_S = 1.5
+health_server.LIVENESS_TIMEOUT_S = 1.5
 
 
 @worker.handler

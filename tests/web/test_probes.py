@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 
 from reaper.operations.acl import Role, rules_of
 from reaper.service import Reaper
+from reaper.web.overview import Overview
 from reaper.web.serve import serving_health as serving_replica
-from reaper.web.vitals import ReaperVitals
 from tests.conftest import StartServer
 from tests.faults.scene import KEYS, NAMESPACE, create_group, enqueue, reaper_settings, worker_settings
 from tests.operator.conftest import Command
@@ -112,7 +112,7 @@ async def test_without_redis_it_is_not_ready_and_yet_alive(start_server: StartSe
 async def test_a_loop_that_hangs_is_told_from_outside(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reaper.web.vitals.LIVENESS_TIMEOUT_S", 0.9)
+    monkeypatch.setattr("workers.runtime.health_server.LIVENESS_TIMEOUT_S", 0.9)
     await create_group(client)
     settings = reaper_settings(server.url, health_port=0)
     codes: list[int] = []
@@ -138,27 +138,15 @@ async def test_a_loop_that_hangs_is_told_from_outside(
 # --- workers
 
 
-async def test_a_worker_is_alive_and_ready_and_says_what_it_does(server: RedisServer, client: Redis) -> None:
+async def test_a_worker_is_alive_and_ready(server: RedisServer, client: Redis) -> None:
     await create_group(client)
-    release = anyio.Event()
+    async with _served_worker(server.url, _idle) as (_, port):
 
-    async def hold(_job: Job) -> None:
-        await release.wait()
+        async def ready() -> bool:
+            return (await request(port, "/readyz")).code == 200
 
-    async with _served_worker(server.url, hold, concurrency=2) as (worker, port):
-        await enqueue(client, 2)
-
-        async def both_run() -> bool:
-            return bool((await request(port, "/status")).data["running"] == 2)
-
-        await wait_until(both_run, "two jobs run")
-        live, ready, status = [await request(port, path) for path in ("/livez", "/readyz", "/status")]
-        assert (live.code, ready.code) == (200, 200)
-        found = status.data
-        assert {name: found[name] for name in ("status", "consumer", "concurrency", "queued", "recovery")} == {
-            "status": "working", "consumer": worker.consumer, "concurrency": 2, "queued": 0, "recovery": "reaper",
-        }  # fmt: skip
-        release.set()
+        await wait_until(ready, "it has read")
+        assert (await request(port, "/livez")).code == 200
 
 
 async def test_a_worker_that_stops_is_not_ready(server: RedisServer, client: Redis) -> None:
@@ -180,7 +168,7 @@ async def test_a_worker_that_stops_is_not_ready(server: RedisServer, client: Red
 async def test_a_handler_that_blocks_the_loop_for_too_long_is_taken_for_hung(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.health.LIVENESS_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("workers.runtime.health_server.LIVENESS_TIMEOUT_S", 1.0)
     await create_group(client)
     replies: list[int] = []
 
@@ -230,8 +218,8 @@ async def test_a_worker_serves_it_as_a_process(server: RedisServer, client: Redi
         return (await request(port, "/readyz")).code == 200
 
     await wait_until(ready, "it has read")
-    assert (await request(port, "/status")).data["status"] == "working"
-    assert (await request(port, "/")).code == 404
+    for path in ("/", "/status"):
+        assert (await request(port, path)).code == 404
     worker.terminate()
     assert await worker.wait() == 0
 
@@ -278,13 +266,13 @@ async def test_pages_that_wait_for_redis_keep_no_probe_waiting(served: Served, m
     """Every connection that pages have is taken; readiness has one of its own."""
     release, held = threading.Event(), threading.Semaphore(0)
 
-    async def hold(vitals: ReaperVitals) -> dict[str, str]:
-        async with connection_of_ones_own(vitals._overview._client):
+    async def hold(overview: Overview) -> dict[str, str]:
+        async with connection_of_ones_own(overview._client):
             held.release()
             await wait_until(release.is_set, "it may end")
         return {}
 
-    monkeypatch.setattr(ReaperVitals, "status", hold)
+    monkeypatch.setattr(Overview, "look", hold)
     async with _silent(served.port, 4, b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n"):
         for _ in range(4):
             await anyio.to_thread.run_sync(held.acquire)

@@ -1,4 +1,4 @@
-"""Serves health over HTTP: ``/livez``, ``/readyz``, ``/status`` and ``/metrics``.
+"""Serves health over HTTP: ``/livez``, ``/readyz`` and ``/metrics``, and the pages of a replica.
 
 The server has a thread of its own, because `/livez` judges the event loop. A handler that blocks the loop must not
 block the probe, and readers of a page must not slow the service. Needs the extra ``web`` (starlette and uvicorn).
@@ -8,24 +8,27 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from ipaddress import ip_address
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio import to_thread
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
+from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.log_fields import fields
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.routing import BaseRoute
+    from uvicorn import Server
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +37,16 @@ MOST_REQUESTS = 512
 """Connections and requests at a time. uvicorn answers further requests, probes included, with 503."""
 GOODBYE_S = 1
 END_S = 3.0
-READY_TIMEOUT_S = 2.0
+REDIS_TIMEOUT_S = 2.0
+LIVENESS_TIMEOUT_S = 60.0
+"""`/livez` fails once the event loop has not answered for this long, for example while an `async` handler blocks it."""
 NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 
+Obstacles = Callable[[], Sequence[str]]
+"""Returns why a process is not ready, without asking Redis. Called in the health server's thread."""
+Pages = Callable[[Redis], "Sequence[BaseRoute]"]
+"""Makes further routes, with the client that they use."""
 Render = Callable[[], tuple[bytes, str]]
 """Returns metrics as they are exposed, and their content type. Called in the health server's thread."""
 
@@ -50,19 +59,6 @@ class MetricsHook:
 
 
 METRICS = MetricsHook()
-
-
-class Vitals(Protocol):
-    """The state of a process. Called in the health server's thread, so it must not wait for the service's loop."""
-
-    def ailments(self) -> Sequence[str]:
-        """Return why the process should be restarted. Empty if it is alive."""
-
-    async def obstacles(self) -> Sequence[str]:
-        """Return why it is not ready. Empty if it is ready."""
-
-    async def status(self) -> Mapping[str, Any]:
-        """Return the content of ``/status``."""
 
 
 class Pulse:
@@ -81,24 +77,32 @@ class Pulse:
         """Stop beating."""
         self._next.cancel()
 
-    def ailments(self, patience_s: float) -> list[str]:
-        """Return the problem if the loop has not run for longer than ``patience_s``."""
+    def ailments(self) -> list[str]:
+        """Return the reason to restart the process, if its loop has not run for too long."""
         silent_s = monotonic() - self.beat_at
-        return [f"the event loop has not answered for {silent_s:.0f} s"] if silent_s > patience_s else []
-
-
-AppFactory = Callable[[Pulse], AbstractAsyncContextManager["Starlette"]]
-"""Makes the app, in the loop it is served in."""
+        return [f"the event loop has not answered for {silent_s:.0f} s"] if silent_s > LIVENESS_TIMEOUT_S else []
 
 
 @asynccontextmanager
-async def health_server(host: str, port: int, make_app: AppFactory) -> AsyncIterator[int]:
-    """Serve an app from a thread while the block runs, with the pulse of this loop. Yields the port."""
-    check_installed()
+async def health_server(
+    host: str, port: int | None, url: str, key: str, obstacles: Obstacles, pages: Pages = lambda _: ()
+) -> AsyncIterator[int | None]:
+    """Serve the probes of this process, and ``pages``, from a thread while the block runs. Yields the port.
+
+    Without a port there is no server. A process is ready only while Redis at ``url`` answers, in a cluster the node of
+    ``key``. Raises ConfigurationError.
+    """
+    if port is None:
+        yield None
+        return
+    _check_installed()
     listener = _listen(host, port)
     bound: int = listener.getsockname()[1]
-    pulse, ended = Pulse(), threading.Event()
-    thread = threading.Thread(target=_serve_until, args=(ended, listener, make_app, pulse), name="health", daemon=True)
+    probing = commands_client(url, key=key, timeout_s=REDIS_TIMEOUT_S, max_connections=2)
+    reading = commands_client(url, timeout_s=REDIS_TIMEOUT_S, max_connections=4)  # pages keep no probe waiting
+    pulse = Pulse()
+    server = _server_of([*_probe_routes(pulse, obstacles, probing), *pages(reading)], host)
+    thread = threading.Thread(target=_serve, args=(server, listener, (probing, reading)), name="health", daemon=True)
     thread.start()
     shown = f"[{host}]" if ":" in host else host
     logger.info("health endpoint started: %s", fields(url=f"http://{shown}:{bound}/"))
@@ -106,17 +110,12 @@ async def health_server(host: str, port: int, make_app: AppFactory) -> AsyncIter
         yield bound
     finally:
         pulse.stop()
-        ended.set()
-        await joined(thread, END_S)
+        server.should_exit = True
+        with anyio.CancelScope(shield=True), anyio.move_on_after(END_S):
+            await to_thread.run_sync(thread.join, abandon_on_cancel=True)
 
 
-async def joined(thread: threading.Thread, timeout_s: float) -> None:
-    """Wait for the end of a thread, also during a cancellation, but no longer than ``timeout_s``."""
-    with anyio.CancelScope(shield=True), anyio.move_on_after(timeout_s):
-        await to_thread.run_sync(thread.join, abandon_on_cancel=True)
-
-
-def check_installed() -> None:
+def _check_installed() -> None:
     """Raise ConfigurationError if the extra is missing."""
     try:
         for name in ("starlette.applications", "uvicorn"):
@@ -138,43 +137,49 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _serve_until(ended: threading.Event, listener: socket.socket, make_app: AppFactory, pulse: Pulse) -> None:
-    """Run uvicorn in an event loop of its own."""
+def _serve(server: "Server", listener: socket.socket, clients: Iterable[Redis]) -> None:
+    """Run uvicorn in an event loop of its own, to which the clients belong."""
+
+    async def serve() -> None:
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            for client in clients:
+                await client.aclose()
+
     try:
-        asyncio.run(_serve(ended, listener, make_app, pulse))
+        asyncio.run(serve())
     except Exception:
         logger.exception("health server failed; the service continues without it")
     finally:
         listener.close()
 
 
-async def _serve(ended: threading.Event, listener: socket.socket, make_app: AppFactory, pulse: Pulse) -> None:
+def _server_of(routes: "Sequence[BaseRoute]", host: str) -> "Server":
+    """Return the server. On the loopback interface it accepts only loopback host names, because of DNS rebinding."""
     import uvicorn
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    class Server(uvicorn.Server):
-        async def on_tick(self, counter: int) -> bool:
-            return await super().on_tick(counter) or ended.is_set()
-
-    async with make_app(pulse) as app:
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            loop="asyncio",
-            limit_concurrency=MOST_REQUESTS,
-            ws="none",
-            server_header=False,
-            timeout_graceful_shutdown=GOODBYE_S,
-        )
-        await Server(config).serve(sockets=[listener])
-
-
-# --- the app ------------------------------------------------------------------------------------------------
+    names = [*LOOPBACK_NAMES, host] if is_loopback(host) else ["*"]
+    trusted = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
+    config = uvicorn.Config(
+        Starlette(routes=routes, middleware=[trusted]),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        loop="asyncio",
+        limit_concurrency=MOST_REQUESTS,
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=GOODBYE_S,
+    )
+    return uvicorn.Server(config)
 
 
-def probe_routes(vitals: Vitals) -> "list[BaseRoute]":
+def _probe_routes(pulse: Pulse, obstacles: Obstacles, client: Redis) -> "list[BaseRoute]":
     """Return the routes that every process has."""
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
@@ -184,16 +189,17 @@ def probe_routes(vitals: Vitals) -> "list[BaseRoute]":
         return JSONResponse(state, 503 if reasons else 200, NO_STORE)
 
     async def livez(_request: "Request") -> Response:
-        return answer(vitals.ailments())
+        return answer(pulse.ailments())
 
     async def readyz(_request: "Request") -> Response:
-        with anyio.move_on_after(READY_TIMEOUT_S):
-            return answer(await vitals.obstacles())
-        return answer([f"no answer within {READY_TIMEOUT_S:g} s"])
-
-    async def status(_request: "Request") -> Response:
-        found = await vitals.status()
-        return JSONResponse(found, 503 if found.get("status") == "unreachable" else 200, NO_STORE)
+        if reasons := obstacles():
+            return answer(reasons)
+        try:
+            with anyio.fail_after(REDIS_TIMEOUT_S):
+                await client.ping()
+        except (RedisError, OSError) as error:
+            return answer([f"Redis does not answer: {str(error) or 'timeout'}"])
+        return answer([])
 
     async def metrics(_request: "Request") -> Response:
         if METRICS.render is None:
@@ -201,23 +207,7 @@ def probe_routes(vitals: Vitals) -> "list[BaseRoute]":
         content, kind = METRICS.render()
         return Response(content, 200, {**NO_STORE, "Content-Type": kind})
 
-    handlers: dict[str, Callable[[Request], Awaitable[Response]]] = {
-        "/livez": livez, "/readyz": readyz, "/status": status, "/metrics": metrics,
-    }  # fmt: skip
-    return [Route(path, handler, methods=["GET"]) for path, handler in handlers.items()]
-
-
-def make_app(routes: "Sequence[BaseRoute]", host: str) -> "Starlette":
-    """Return the app. On the loopback interface it accepts only loopback host names, because of DNS rebinding."""
-    from starlette.applications import Starlette
-    from starlette.middleware import Middleware
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
-
-    names = [*LOOPBACK_NAMES, host] if is_loopback(host) else ["*"]
-    return Starlette(
-        routes=list(routes),
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)],
-    )
+    return [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)]
 
 
 def is_loopback(host: str) -> bool:
