@@ -62,8 +62,6 @@ class Taken:
     """Why the policy cannot work with this stream; '' = it can."""
     before: tuple[str, ...] = ()
     """What the group had agreed on: policy, visibility timeout in ms, max_deliveries, recovery mode."""
-    created_at: str = ""
-    """The position at which a missing group was created; '' = it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +102,22 @@ class GroupLease:
         """Return the value of the lease in a new term. A call of an earlier term cannot pass for one of this term."""
         return f"{self.replica_id}.{secrets.token_hex(8)}@{to_ms(self.ttl)}"
 
-    async def take(self, holder: str, *, recreate: bool, token: int = 0) -> Taken:
+    async def take(self, holder: str, *, token: int = 0) -> Taken:
         """Take the lease if it is free or offered to us, and write the settings of the group (``lease_take.lua``).
 
-        ``recreate``: a group that was destroyed is created again, unless a pattern found it. After a lost reply, the
-        holder may call it again. With ``token``, the term of that number goes on, or the lease is not taken.
+        After a lost reply, the holder may call it again. With ``token``, the term of that number goes on, or the lease
+        is not taken.
         """
         keys, group = self.keys, self.group
         words = GroupCalls(keys, self.journal_limit).spell(
             keys.stream, holder, to_ms(self.ttl), self.replica_id, group.redelivery, to_ms(group.visibility_timeout),
-            group.max_deliveries, int(recreate and not group.pattern), token, more_keys=(keys.lease,),
+            group.max_deliveries, token, more_keys=(keys.lease,),
         )  # fmt: skip
         won, *reply = await LEASE_TAKE.run(self.client, *words)
         if not won:
             return Taken(holder=text(reply[0]), left_ms=reply[1])
-        token, _, refusal, *before, created_at = reply
-        return Taken(token, holder, to_ms(self.ttl), text(refusal), tuple(map(text, before)), text(created_at))
+        token, _, refusal, *before = reply
+        return Taken(token, holder, to_ms(self.ttl), text(refusal), tuple(map(text, before)))
 
     def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:
         """Extend the lease, note a beat, and look behind a position in each stream (``tick.lua``).

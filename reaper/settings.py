@@ -150,8 +150,8 @@ class ReaperSettings(ProgramSettings):
             "recovery_rate",
             "health_host",
             "journal_maxlen",
+            "consumer_retention",
         }
-        | {"recreate_groups", "consumer_retention"}
     )
 
     groups: Annotated[tuple[GroupSettings, ...], NoDecode, BeforeValidator(_read_groups)] = Field(
@@ -209,9 +209,6 @@ class ReaperSettings(ProgramSettings):
     )
     health_host: HealthHost = "127.0.0.1"
     journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
-    recreate_groups: bool = Field(
-        default=False, description="Recreate a watched group that was deleted, at its last known position."
-    )
     consumer_retention: Seconds | None = seconds(
         None, "Delete consumers that have no pending entry and were idle for this long. Default: never."
     )

@@ -6,11 +6,10 @@
 -- ARGV[1] group  ARGV[2] journal's MAXLEN
 -- ARGV[3] holder: replica.nonce@TTL, the nonce new for each term  ARGV[4] the lease's TTL in ms  ARGV[5] replica
 -- ARGV[6] policy  ARGV[7] visibility timeout in ms  ARGV[8] max_deliveries
--- ARGV[9] '1' = a group that was destroyed is created again, at its last known position (at the beginning of another stream)
--- ARGV[10] token of the term that is to go on ('0' = a new term begins). Then the lease must still be ours
+-- ARGV[9] token of the term that is to go on ('0' = a new term begins). Then the lease must still be ours
 --
 -- Returns {1, token, server time in ms, why the policy cannot work here ('' | several_groups | explicit_ids), the settings before: policy,
--- visibility_ms, max_deliveries, recovery; position at which the group was created ('' = it was not)},
+-- visibility_ms, max_deliveries, recovery},
 -- or {0, who holds the lease, for how many ms}: nothing was done.
 -- Where a value is lower than before, the former one is kept for a while as `former_…`, for workers that cannot know better yet.
 -- Fence: nobody else holds the lease. Our own value counts as taken: it is what a lost reply looks like. The token is for people.
@@ -19,7 +18,7 @@
 --- @prelude
 --- @heartbeat
 
-local lease, holder, ttl, policy, visibility, limit, goes_on = KEYS[9], ARGV[3], tonumber(ARGV[4]), ARGV[6], ARGV[7], ARGV[8], tonumber(ARGV[10])
+local lease, holder, ttl, policy, visibility, limit, goes_on = KEYS[9], ARGV[3], tonumber(ARGV[4]), ARGV[6], ARGV[7], ARGV[8], tonumber(ARGV[9])
 
 local was = redis.call('GET', lease)
 if goes_on > 0 and not was then
@@ -64,12 +63,8 @@ if had_visibility > tonumber(visibility) or had_limit > tonumber(limit) then
 end
 redis.call('HSET', settings, 'policy', policy, 'visibility_ms', visibility, 'max_deliveries', limit, 'recovery', 'reaper')
 
-local created = ARGV[9] == '1' and not group_position(stream, group) and known_position(stream, settings, '0') or ''
-if created ~= '' then
-  redis.call('XGROUP', 'CREATE', stream, group, created, 'MKSTREAM')
-end
 if policy == 'retry-stream' then
   -- A worker reads both streams in one XREADGROUP, which fails whole where one group is missing.
   redis.pcall('XGROUP', 'CREATE', retry, group, '0', 'MKSTREAM')
 end
-return { 1, token, at, refusal or '', before[1] or '', before[2] or '', before[3] or '', before[4] or '', created }
+return { 1, token, at, refusal or '', before[1] or '', before[2] or '', before[3] or '', before[4] or '' }

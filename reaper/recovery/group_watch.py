@@ -227,9 +227,7 @@ class GroupWatch:
             self._look_failed(error)
 
     async def _write_settings(self) -> None:
-        """Write the settings of the group again, and create a group that is missing, if that is wanted."""
-        term, recreate = self._term, self._context.settings.recreate_groups
-        taken = await self._lease.take(term.holder, recreate=recreate, token=term.token)
+        taken = await self._lease.take(self._term.holder, token=self._term.token)
         if taken.token:
             self._notes.took(taken)
         else:
@@ -246,11 +244,12 @@ class GroupWatch:
         if meaning_of(error) is not Meaning.NO_GROUP:
             self._notes.failed("scan", error)
             return
-        # A full scan drops or makes the retry stream, and makes the group if that is wanted.
+        # A full scan drops or makes the retry stream.
         self._next_full_s = min(self._next_full_s, self._scanned_s + FULL_RETRY_S)
         if f"'{self._keys.retry}'" not in str(error) and not self.group.pattern:  # streams of a pattern come and go
             self._notes.refused(
-                "no_group", f"the stream or its group does not exist (yet): {error}. Create it, or set recreate_groups"
+                "no_group",
+                f"the stream or its group does not exist (yet): {error}. Start a worker, or run `reaper groups create`",
             )
 
     # ---- full scans
@@ -267,11 +266,8 @@ class GroupWatch:
             self._notes.worked("scan everything")
         except (RedisError, OSError) as error:
             pause_s = min(pause_s, FULL_RETRY_S)
-            if meaning_of(error) is not Meaning.NO_GROUP:
-                if not self._has_gone(error):
-                    self._notes.failed("scan everything", error)
-            elif self._context.settings.recreate_groups and not self._verdict:  # else the tick reports it
-                await self._recreate()
+            if meaning_of(error) is not Meaning.NO_GROUP and not self._has_gone(error):  # else the tick reports it
+                self._notes.failed("scan everything", error)
         finally:
             self._scanned_s = anyio.current_time()
             self._next_full_s = self._scanned_s + pause_s
@@ -279,14 +275,6 @@ class GroupWatch:
     def _has_gone(self, error: BaseException) -> bool:
         """Tell whether the stream was deleted of which only a pattern says that it should exist."""
         return bool(self.group.pattern) and "no such key" in str(error)
-
-    async def _recreate(self) -> None:
-        try:
-            await self._write_settings()
-        except (RedisError, OSError) as error:
-            self._notes.failed("recreate the group", error)
-        else:
-            self._notes.worked("recreate the group")
 
     async def _scan_fully(self) -> None:
         await self._watch_retry_stream()

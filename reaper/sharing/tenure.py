@@ -253,7 +253,7 @@ class Tenure:
         failpoint("lease.before_take")
         self._may_be_ours = True
         lease = self._lease
-        taken = await lease.take(holder, recreate=self._context.settings.recreate_groups, token=self._token)
+        taken = await lease.take(holder, token=self._token)
         failpoint("lease.after_take")
         self.has_answer, self._may_be_ours, self._token = True, False, 0
         self._notes.worked(TAKE)

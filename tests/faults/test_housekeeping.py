@@ -51,7 +51,7 @@ async def test_a_group_that_is_created_later_is_picked_up(server: RedisServer, c
     assert set(await case.recovered()) == set(jobs)
 
 
-async def test_a_group_that_is_destroyed_stays_so_unless_asked_otherwise(case: Case) -> None:
+async def test_a_group_that_is_destroyed_stays_so(case: Case) -> None:
     async with holding(quick_settings(case.server)):
         await case.enqueue(3)
         await case.read()
@@ -59,25 +59,6 @@ async def test_a_group_that_is_destroyed_stays_so_unless_asked_otherwise(case: C
         await case.client.xgroup_destroy("orders", "billing")
         await case.wait_for_report(lambda report: report.refusal == "no_group", "the group is missed")
     assert await case.client.xinfo_groups("orders") == []
-
-
-@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
-async def test_a_destroyed_group_is_created_again_where_it_stood_and_its_deliveries_are_reported(
-    case: Case, redelivery: str
-) -> None:
-    jobs = await case.enqueue(6)
-    async with holding(quick_settings(case.server, recreate_groups=True, redelivery=redelivery)):
-        await case.read(count=4)
-        await wait_until(lambda: _remembers(case, jobs[3]), "the group's position is remembered")
-        await scanned_fully(case, 4)
-        await case.client.xgroup_destroy("orders", "billing")
-        await wait_until(lambda: _reports(case, jobs[:4]), "what was pending is reported")
-        assert sorted(await case.work_off(nothing_left)) == jobs[4:]
-    assert await case.recovered() == {}
-
-
-async def _remembers(case: Case, position: str) -> bool:
-    return await case.client.hget(case.keys.agreement, "last_id") == position.encode()
 
 
 async def _reports(case: Case, jobs: list[str]) -> bool:

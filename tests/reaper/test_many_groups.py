@@ -82,9 +82,9 @@ async def test_groups_have_their_turn(
 
     take, full = GroupLease.take, Scanner.full
 
-    async def counted_take(lease: GroupLease, holder: str, *, recreate: bool, token: int = 0) -> Taken:
+    async def counted_take(lease: GroupLease, holder: str, *, token: int = 0) -> Taken:
         await counted()
-        return await take(lease, holder, recreate=recreate, token=token)
+        return await take(lease, holder, token=token)
 
     async def counted_full(scanner: Scanner) -> int:
         await counted()

@@ -79,9 +79,8 @@ class Lease:
         """Return when ``what`` was called."""
         return [at for at, call, _ in self.calls if call == what]
 
-    async def take(self, lease: GroupLease, holder: str, *, recreate: bool, token: int) -> Taken:
+    async def take(self, lease: GroupLease, holder: str, *, token: int) -> Taken:
         """Do what ``lease_take.lua`` does."""
-        assert not recreate
         self._note("take", holder)
         if token and self.value != holder:
             return Taken(holder=self.value)

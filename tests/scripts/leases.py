@@ -24,7 +24,6 @@ class Taken:
     token: int
     refusal: str
     before: tuple[str, ...]
-    created_at: str
 
 
 @dataclass(frozen=True)
@@ -43,21 +42,20 @@ async def take(
     policy: str = "stream",
     visibility_ms: int = 30_000,
     max_deliveries: int = 3,
-    recreate: bool = False,
     journal: bool = True,
     token: int = 0,
 ) -> Taken | Held:
     """Run ``lease_take``."""
     words = GroupCalls(scene.keys, 1_000 * journal).spell(
-        "orders", holder, ttl_ms, holder.rpartition(".")[0], policy, visibility_ms, max_deliveries, int(recreate),
-        token, more_keys=[scene.keys.lease],
+        "orders", holder, ttl_ms, holder.rpartition(".")[0], policy, visibility_ms, max_deliveries, token,
+        more_keys=[scene.keys.lease],
     )  # fmt: skip
     won, *reply = await load_script("reaper", "lease_take").run(scene.client, *words)
     if not won:
         return Held(_text(reply[0]), reply[1])
-    token, at_ms, refusal, *before, created_at = reply
+    token, at_ms, refusal, *before = reply
     assert abs(at_ms - await scene.now_ms()) < 5_000
-    return Taken(token, _text(refusal), tuple(map(_text, before)), _text(created_at))
+    return Taken(token, _text(refusal), tuple(map(_text, before)))
 
 
 async def taken(scene: Scene, holder: str, **options: Any) -> Taken:

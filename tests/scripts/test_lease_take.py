@@ -1,14 +1,13 @@
 """lease_take.lua: a replica takes the lease of a group that is free or offered to it, and writes what is agreed on."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from tests.scripts.leases import HOUR_MS, TTL_MS, Held, Taken, expire, found, hand, holder_of, take, taken
-from tests.scripts.scene import Scene, entry_id
+from tests.scripts.scene import Scene
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +32,7 @@ async def scene(scene: Scene) -> Scene:
 
 
 async def test_the_first_one_takes_a_free_lease_and_writes_what_is_agreed(scene: Scene) -> None:
-    assert await take(scene, A) == Taken(1, "", ("", "", "", ""), "")
+    assert await take(scene, A) == Taken(1, "", ("", "", "", ""))
     assert await scene.state() == {
         "orders": {"entries": [], "billing": []},
         "{orders}:lease:billing": A,
@@ -94,7 +93,7 @@ async def test_an_attempt_whose_reply_was_lost_wins_again_with_the_same_token(sc
 async def test_a_holder_writes_the_settings_again_and_keeps_its_term(scene: Scene) -> None:
     await take(scene, A)
     await scene.client.delete(scene.keys.agreement)
-    assert await take(scene, A, visibility_ms=60_000) == Taken(1, "", ("", "", "", ""), ""), "0 would say that it lost"
+    assert await take(scene, A, visibility_ms=60_000) == Taken(1, "", ("", "", "", "")), "0 would say that it lost"
     agreement = (await scene.state())["{orders}:group:billing"]
     assert agreement == {**FIRST, "visibility_ms": "60000", "token": "1"}
 
@@ -319,60 +318,3 @@ async def test_what_is_raised_needs_no_patience(scene: Scene) -> None:
     await scene.agree(policy="stream", visibility_ms=6_000, max_deliveries=2, recovery="reaper")
     await take(scene, A)
     assert await agreed(scene, "former_until") is None
-
-
-# ---- a group that was destroyed
-
-
-async def destroyed(scene: Scene, *, last_id: str | None = None) -> None:
-    """Let the group be destroyed after it has delivered the first of two entries."""
-    for _ in range(2):
-        await scene.add()
-    await scene.client.xgroup_destroy("orders", "billing")
-    await scene.agree(last_id=last_id or entry_id(1))
-
-
-async def ready(scene: Scene) -> list[str]:
-    """Return what the group delivers."""
-    reply: Any = await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
-    return [one.decode() for one, _ in reply[0][1]]
-
-
-async def test_a_destroyed_group_is_created_again_where_it_stood_if_that_is_wanted(scene: Scene) -> None:
-    await destroyed(scene)
-    assert (await taken(scene, A)).created_at == ""
-    assert not await scene.client.xinfo_groups("orders")
-    assert (await taken(scene, A, recreate=True)).created_at == entry_id(1)
-    assert (await taken(scene, A, recreate=True)).created_at == ""
-    assert await ready(scene) == [entry_id(2)]
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-async def test_in_a_stream_that_was_made_anew_the_group_begins_at_the_beginning(scene: Scene, is_there: bool) -> None:
-    """The IDs of a producer may lie below the position of before, and no worker would ever read them."""
-    await scene.client.delete("orders")
-    await scene.agree(last_id="5-9")
-    if is_there:
-        await scene.add(at="5-1")
-    assert (await taken(scene, A, recreate=True)).created_at == "0"
-    if not is_there:
-        await scene.add(at="5-1")
-    assert await ready(scene) == ["5-1"]
-
-
-@pytest.mark.parametrize("last_id", ["somewhere", None])
-async def test_without_a_known_position_no_group_is_created(scene: Scene, last_id: str | None) -> None:
-    await destroyed(scene, last_id=last_id)
-    if last_id is None:
-        await scene.client.delete(scene.keys.agreement)
-    assert (await taken(scene, A, recreate=True)).created_at == ""
-    assert not await scene.client.xinfo_groups("orders")
-
-
-async def test_a_group_is_created_again_when_memory_is_full(scene: Scene) -> None:
-    await destroyed(scene)
-    await scene.fill_memory()
-    answer = await take(scene, A, recreate=True)
-    await scene.free_memory()
-    assert isinstance(answer, Taken)
-    assert answer.created_at == entry_id(1)

@@ -86,15 +86,16 @@ def _choose(processes: int) -> int:
     """Write the seeds of run 0. Return 1 where a story fails, or no story reaches a situation."""
     seeds = [seed for run in RUNS_TO_CHOOSE_FROM for seed in seeds_of(run)]
     reached: dict[int, frozenset[str]] = {}
+    turns: dict[int, int] = {}
 
     def note(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         for outcome in outcomes:
-            reached[outcome.story.seed] = outcome.reached
+            reached[outcome.story.seed], turns[outcome.story.seed] = outcome.reached, outcome.turns
             yield outcome
 
     result = _play_many(note(_play_in(processes, seeds)), _name_failure, is_run=True)
     if result == 0:
-        chosen = choose(reached)
+        chosen = choose(reached, turns)
         CHOSEN.write_text(
             "\n".join(" ".join(map(str, chosen[at : at + 10])) for at in range(0, len(chosen), 10)) + "\n"
         )

@@ -496,7 +496,6 @@ class Replica(Actor):
             heartbeat_interval=timedelta(seconds=setting.visibility_s / 4),
             journal=setting.journal,
             journal_maxlen=1_000_000,
-            recreate_groups=True,
         )
         self.reaper: Reaper | None = None
 

@@ -258,7 +258,7 @@ def take_over(scene: Scene) -> None:
     scene.lead(
         "lease_take", (*_names(KEYS.stream), KEYS.lease), GROUP, 50,
         f"alice.{token:02x}@1000", 1000, "alice", scene.policy(), scene.visibility(), scene.limit(),
-        scene.random.randrange(2), 0,
+        0,
     )  # fmt: skip
 
 

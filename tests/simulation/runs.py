@@ -15,6 +15,8 @@ CHOSEN_OF = {1: 90, OUTAGES: 20, LONG_JOBS: 20, LONG_JOBS_EMBEDDED: 20}
 STORIES = sum(STORIES_OF.values())
 AT_A_TIME = 10
 """So many stories of a family come before the next family has its turn."""
+SETTING_UP = 5_000
+"""So many turns of the event loop cost as much as the beginning and the end of a story."""
 CHOSEN = Path(__file__).with_name("chosen.txt")
 """The seeds of run 0, as ``python -m tests.simulation --choose`` has written them."""
 
@@ -35,17 +37,19 @@ def seeds_of(run: int) -> list[int]:
     return _in_turn([list(family) for family in families])
 
 
-def choose(reached: Mapping[int, AbstractSet[str]]) -> list[int]:
-    """Choose the seeds of run 0, so that rare situations are reached more than once.
+def choose(reached: Mapping[int, AbstractSet[str]], turns: Mapping[int, int]) -> list[int]:
+    """Choose the seeds of run 0, so that rare situations are reached more than once, in short stories.
 
-    ``reached`` has the situations that the story of each seed has reached.
+    ``reached`` has the situations that the story of each seed has reached, ``turns`` the length of each story.
     """
     times, families = Counter[str](), list[list[int]]()
     for first, count in CHOSEN_OF.items():
         left = {seed: names for seed, names in reached.items() if family_of(seed) == first}
         family = list[int]()
         for _ in range(count):
-            seed = max(left, key=lambda one: (sum(0.5 ** times[name] for name in left[one]), -one))
+            seed = max(
+                left, key=lambda one: (sum(0.5 ** times[name] for name in left[one]) / (turns[one] + SETTING_UP), -one)
+            )
             times.update(left.pop(seed))
             family.append(seed)
         families.append(family)

@@ -61,9 +61,9 @@ class SoakSettings(DrillSettings):
         return own.fitting(jobs)
 
     def write_reaper_settings(self, file: Path, visibility_s: float) -> None:
-        """Write the settings file of reapers, which put back what third parties delete."""
-        heals = bool(self.kinds & {SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER})
-        lines = ("recreate_groups = true", "full_scan_interval = 1") if heals else ()
+        """Write the settings file of reapers. They report soon what third parties delete."""
+        deletes = bool(self.kinds & {SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER})
+        lines = ("full_scan_interval = 1",) if deletes else ()
         file.write_text("\n".join([f"visibility_timeout = {visibility_s!r}", *lines, ""]), encoding="utf-8")
 
     def patience_s(self, jobs: Sequence[PlannedJob]) -> float:

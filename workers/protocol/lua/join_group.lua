@@ -39,7 +39,16 @@ local function create_group(key, id)
   return true
 end
 
-local start = known_position(stream, settings, ARGV[2]) or ARGV[2]
+-- Returns the last known position of a group that was destroyed. A stream that was made anew, and a new group, have none.
+local function known_position()
+  local last_id = redis.call('HGET', settings, 'last_id') or ''
+  if string.match(last_id, '^%d+%-%d+$') and redis.call('EXISTS', stream) == 1
+      and not is_after(last_id, info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id')) then
+    return last_id
+  end
+end
+
+local start = known_position() or ARGV[2]
 local created, failed = create_group(stream, start)
 if failed then
   return failed

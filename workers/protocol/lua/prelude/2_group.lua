@@ -68,17 +68,6 @@ local function may_serve(holder, lease, recovery)
   return holder == '' and recovery == 'embedded' or holder ~= '' and found == holder, found
 end
 
--- Returns the position at which a group that is gone was known to be, or nil. In another stream than then it is `default`.
-local function known_position(key, settings, default)
-  local last_id = redis.call('HGET', settings, 'last_id') or ''
-  if not string.match(last_id, '^%d+%-%d+$') then
-    return nil
-  elseif redis.call('EXISTS', key) == 0 then
-    return default
-  end
-  return is_after(last_id, info_field(redis.call('XINFO', 'STREAM', key), 'last-generated-id')) and default or last_id
-end
-
 -- Visits the registrations of workers (`member:<consumer>` in the group settings) with the consumer, and the end of the registration in
 -- the server's ms, nil where the value is none. A registration is this moment, a comma, and how the worker's settings differ.
 local function each_registration(settings, visit)
