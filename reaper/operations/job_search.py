@@ -176,33 +176,37 @@ async def _newest_first(
 async def _find_entry(client: Redis, job: FoundJob, depth: int) -> tuple[str, Sequence[Any]] | None:
     """Find an entry that is pending or ready. Without one, return the stream and the row of an acknowledged entry."""
     settled: tuple[str, Sequence[Any]] | None = None
-    for source in (job.keys.retry, job.keys.stream):
-        last_delivered = await _last_delivered(client, source, job.keys.group)
-        if last_delivered is None:
-            continue
-        async for row in _entries_of(client, source, job, depth):
-            call = ("XPENDING", source, job.keys.group, row[0], row[0], 1)
-            pending: Any = await client.execute_command(*call)
-            if pending or entry_order(row[0]) > entry_order(last_delivered):
-                job.take_entry(source, row, Place.READY)
-                if pending:
-                    await _take_delivery(client, job, Pending(*pending[0]))
-                return None
-            settled = settled or (source, row)
+    positions = {key: await _last_delivered(client, key, job.keys.group) for key in (job.keys.retry, job.keys.stream)}
+    for entries_of in (_named_entries, _all_entries):  # most jobs are found by an ID, without reading a stream
+        for source, last_delivered in positions.items():
+            if last_delivered is None:
+                continue
+            async for row in entries_of(client, source, job, depth):
+                call = ("XPENDING", source, job.keys.group, row[0], row[0], 1)
+                pending: Any = await client.execute_command(*call)
+                if pending or entry_order(row[0]) > entry_order(last_delivered):
+                    job.take_entry(source, row, Place.READY)
+                    if pending:
+                        await _take_delivery(client, job, Pending(*pending[0]))
+                    return None
+                settled = settled or (source, row)
     return settled
 
 
-async def _entries_of(client: Redis, source: str, job: FoundJob, depth: int) -> AsyncIterator[Sequence[Any]]:
-    """Yield the job's entries in a stream: first those that the journal names, newest first, and then all others."""
+async def _named_entries(client: Redis, source: str, job: FoundJob, _depth: int) -> AsyncIterator[Sequence[Any]]:
+    """Yield the entries of a stream that the journal or the search names, newest first."""
     names = [str(event.data.get(name)) for name in ("new_entry", "entry") for event in reversed(job.events)]
-    named = [name for name in dict.fromkeys((*names, job.wanted, job.job_id)) if is_entry_id(name)]
-    for entry_id in named:
-        rows: Any = await client.xrange(source, entry_id, entry_id)
+    for entry_id in dict.fromkeys((*names, job.wanted, job.job_id)):
+        rows: Any = await client.xrange(source, entry_id, entry_id) if is_entry_id(entry_id) else ()
         for row in rows:
             yield row
+
+
+async def _all_entries(client: Redis, source: str, job: FoundJob, depth: int) -> AsyncIterator[Sequence[Any]]:
+    """Yield the job's entries of a whole stream, newest first."""
     async for row in _newest_first(client, source, depth, [job]):
         job_id = read_metadata(row[0], pair_up(row[1])).job_id
-        if {text(job_id), on_one_line(job_id)} & job.ids and text(row[0]) not in named:
+        if {text(job_id), on_one_line(job_id)} & job.ids:
             yield row
 
 
