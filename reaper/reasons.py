@@ -45,7 +45,6 @@ class ProblemKind(StrEnum):
     LOST_DELIVERY = "lost_delivery"
     LOST_GROUP = "lost_group"
     LOST_PAYLOAD = "lost_payload"
-    EXHAUSTED = "exhausted"
     MISMATCH = "mismatch"
     PAUSED = "paused"
 

@@ -5,9 +5,6 @@ A check that the Redis user is not allowed to make is listed as unknown.
 
 import time
 from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -16,7 +13,7 @@ from redis.exceptions import RedisError
 from reaper.layout import layout_refusal
 from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.groups import keys_of
-from reaper.operations.judgement import judge, remarks
+from reaper.operations.judgement import Finding, Level, judge, note, ok, remarks, unknown, warning, wrong
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
@@ -35,37 +32,6 @@ CLOCK_TOLERANCE_MS, STREAM_AHEAD_MS = 5_000, 60_000
 PENDING_READ = 100
 NOT_SEEN = "the user lacks the permission. `reaper acl read-only` prints the rules to apply."
 Result = TypeVar("Result")
-
-
-class Level(StrEnum):
-    """How bad a finding is."""
-
-    OK = "ok"
-    NOTE = "note"
-    """Worth knowing; nothing is wrong."""
-    UNKNOWN = "unknown"
-    """The user lacks the permission to check it."""
-    WARNING = "warning"
-    """A risk to remove or to accept; nothing fails because of it now."""
-    WRONG = "wrong"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check."""
-
-    level: Level
-    check: str
-    text: str
-    group: str = ""
-    """The group, or empty if the finding concerns all."""
-
-
-ok = partial(Finding, Level.OK)
-note = partial(Finding, Level.NOTE)
-unknown = partial(Finding, Level.UNKNOWN)
-warning = partial(Finding, Level.WARNING)
-wrong = partial(Finding, Level.WRONG)
 
 
 async def diagnose(client: Redis, settings: ReaperSettings, release: str) -> list[Finding]:
@@ -98,10 +64,8 @@ async def _if_allowed(check: Awaitable[Result]) -> Result | None:
 
 
 def _check_service(snapshot: Snapshot) -> Iterator[Finding]:
-    for problem in judge(snapshot):
-        yield wrong(str(problem.trouble) if problem.group else "replicas", problem.text, problem.group)
-    for pair, remark in remarks(snapshot):
-        yield note("group" if pair else "replicas", remark, pair)
+    yield from judge(snapshot)
+    yield from remarks(snapshot)
     for replica in snapshot.live:
         yield ok("replicas", f"{replica.id} holds {counted(replica.held, 'group')}")
 

@@ -56,7 +56,7 @@ async def test_a_server_that_forgets_and_evicts_is_found(client: Redis, reaper: 
     answer = await reaper("doctor", "-o", "json", *PAIR)
     wrong = {one["check"] for one in answer.data["findings"] if one["level"] == "wrong"}
     assert answer.code == 1
-    assert {"eviction", "replicas"} <= wrong
+    assert {"eviction", "no_replica"} <= wrong
     assert [one["level"] for one in answer.data["findings"] if one["check"] == "persistence"] == ["warning"]
 
 
