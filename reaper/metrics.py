@@ -1,15 +1,17 @@
 """Metrics of a replica: how many groups it holds, and the state of those."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 
 import anyio
 from redis.exceptions import RedisError, ResponseError
 
 from reaper.reasons import FEW_GROUPS, REPORTED, count_patterns, worst
-from reaper.replicas import GroupReport, PatternCounts
-from workers.protocol.calls.group_load import GroupLoad
+from reaper.recovery.context import ReplicaContext
+from reaper.replicas import PatternCounts
+from reaper.sharing.tenures import Tenures
+from workers.protocol.calls.group_load import GroupLoad, look_at_group
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.log_fields import fields
 from workers.telemetry import instruments
@@ -26,29 +28,23 @@ HELD_POLL_S = 0.5
 class ReplicaMetrics:
     """Gauges of one replica, and of the groups that it holds: of all, or of many groups the worst."""
 
-    def __init__(
-        self,
-        namespace: str,
-        *,
-        numbers: Callable[[], Mapping[str, tuple[int, int]]],
-        reports: Callable[[], Mapping[str, GroupReport]],
-        refused: Callable[[], int],
-        server_ms: Callable[[], int],
-        look: Callable[[GroupKeys], Awaitable[GroupLoad]],
-    ) -> None:
-        """``numbers`` returns how many groups are watched, and held, by pattern."""
-        self._of_replica: Attributes = {telemetry.NAMESPACE: namespace}
-        self._numbers = numbers
-        self._reports = reports
+    def __init__(self, context: ReplicaContext, tenures: Tenures, refused: Callable[[], int]) -> None:
+        """``refused`` returns how many parts of the work Redis denies now."""
+        self._context = context
+        self._tenures = tenures
         self._refused = refused
-        self._server_ms = server_ms
+        self._of_replica: Attributes = {telemetry.NAMESPACE: context.settings.namespace_keys.namespace}
         self._known: Known = {}
         self._counts: Mapping[str, PatternCounts] = {}
-        self._look = look
-        self._gauges = GroupGauges(self._holds, lambda: self._known)
+        self._gauges = GroupGauges(lambda: self._holds, lambda: self._known)
 
+    @property
     def _holds(self) -> bool:
-        return any(held for _, held in self._numbers().values())
+        return not self._context.settings.observe and self._tenures.held > 0
+
+    def _numbers(self) -> Mapping[str, tuple[int, int]]:
+        """Return how many groups are watched, and held, by pattern."""
+        return {} if self._context.settings.observe else self._tenures.numbers()
 
     def _labels(self, pattern: str) -> Attributes:
         return self._of_replica | ({telemetry.PATTERN: pattern} if pattern else {})
@@ -73,39 +69,36 @@ class ReplicaMetrics:
             shown.callback(OBSERVATIONS.add(instruments.REFUSED, lambda: [(self._refused(), self._of_replica)]))
             shown.enter_context(self._gauges.shown())
             while True:
-                await self._wait_until_it_holds_one()
-                found, now_ms = list(self._reports().values()), self._server_ms()
-                self._counts = count_patterns(self._numbers(), found, now_ms)
-                if len(found) > FEW_GROUPS:
-                    found = worst(found, now_ms)
-                reports = {group_keys(report.stream, report.group): report for report in found}
-                self._known = {keys: _of_its_work(report) for keys, report in reports.items()}
-                self._gauges.seen = await self._look_at(reports)
-                await anyio.sleep(LOOK_INTERVAL_S)
+                if self._holds:
+                    await self._look()
+                    await anyio.sleep(LOOK_INTERVAL_S)
+                else:
+                    self._gauges.seen, self._known, self._counts = {}, {}, {}
+                    await anyio.sleep(HELD_POLL_S)
+
+    async def _look(self) -> None:
+        found, now_ms = list(self._tenures.reports().values()), self._context.server_ms()
+        self._counts = count_patterns(self._numbers(), found, now_ms)
+        if len(found) > FEW_GROUPS:
+            found = worst(found, now_ms)
+        self._known = {
+            group_keys(one.stream, one.group): {
+                instruments.REFUSES: int(bool(one.refusal)),
+                instruments.HELD: one.held,
+            }
+            for one in found
+        }
+        self._gauges.seen = await self._look_at(self._known)
 
     async def _look_at(self, groups: Iterable[GroupKeys]) -> Mapping[GroupKeys, GroupLoad]:
         """Read the groups that the server lets us read. A denied group hides no other one."""
         seen = {}
         for keys in groups:
             try:
-                seen[keys] = await self._look(keys)
-            except ResponseError:
-                logger.debug(
-                    "cannot read a group for metrics: %s", fields(group=keys.pair), exc_info=True
-                )  # its watch logs it
+                seen[keys] = await look_at_group(self._context.client, keys)
+            except ResponseError:  # its watch logs it
+                logger.debug("cannot read a group for metrics: %s", fields(group=keys.pair), exc_info=True)
             except (RedisError, OSError):
                 logger.debug("cannot read the groups for metrics", exc_info=True)  # the registry logs it
                 return {}
         return seen
-
-    async def _wait_until_it_holds_one(self) -> None:
-        while not self._holds():
-            self._gauges.seen, self._known, self._counts = {}, {}, {}
-            await anyio.sleep(HELD_POLL_S)
-
-
-def _of_its_work(report: GroupReport) -> Mapping[instruments.Gauge, float]:
-    return {
-        instruments.REFUSES: int(bool(report.refusal)),
-        instruments.HELD: report.held,
-    }

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from heapq import nlargest
+from heapq import nlargest, nsmallest
 from operator import itemgetter
 
 from reaper.replicas import GroupReport, PatternCounts
@@ -45,7 +45,6 @@ class ProblemKind(StrEnum):
     LOST_DELIVERY = "lost_delivery"
     LOST_GROUP = "lost_group"
     LOST_PAYLOAD = "lost_payload"
-    EXHAUSTED = "exhausted"
     MISMATCH = "mismatch"
     PAUSED = "paused"
 
@@ -126,17 +125,13 @@ def _deliveries(number: int) -> str:
 
 def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) -> list[GroupReport]:
     """Return the reports of the worst groups, the worst first."""
-    ill: list[tuple[int, bool, int, int, str, GroupReport]] = []
-    well: list[GroupReport] = []
-    for one in reports:
-        kinds, is_remarkable = kinds_of(one, at_ms), bool(one.false_alarms or one.in_doubt or one.false_recoveries)
-        if kinds or is_remarkable or one.late_ms:
-            by_kind = min((_RANKS[kind] for kind in kinds), default=len(_RANKS))
-            ill.append((by_kind, not is_remarkable, -one.late_ms, -one.held, one.pair, one))
-        else:
-            well.append(one)
-    ill.sort(key=itemgetter(0, 1, 2, 3, 4))
-    return [*(rank[-1] for rank in ill[:most]), *well][:most]
+
+    def rank(one: GroupReport) -> tuple[int, bool, int, int, str]:
+        by_kind = min((_RANKS[kind] for kind in kinds_of(one, at_ms)), default=len(_RANKS))
+        is_remarkable = one.false_alarms or one.in_doubt or one.false_recoveries
+        return by_kind, not is_remarkable, -one.late_ms, -one.held, one.pair
+
+    return nsmallest(most, reports, key=rank)
 
 
 def count_patterns(

@@ -29,7 +29,6 @@ from reaper.replicas import GroupReport, Replica
 from reaper.settings import ReaperSettings
 from reaper.sharing.registry import Registry
 from reaper.sharing.tenures import Tenures
-from workers.protocol.calls.group_load import look_at_group
 from workers.protocol.connection import commands_client
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of_text
@@ -101,14 +100,7 @@ class Reaper:
             server_ms=lambda: monotonic_ms() + self._registry.clock_offset_ms,
         )
         self._tenures = Tenures(self._context, lambda: self._registry.able)
-        self._metrics = ReplicaMetrics(
-            self._keys.namespace,
-            numbers=lambda: {} if self.settings.observe else self._tenures.numbers(),
-            reports=self._tenures.reports,
-            refused=lambda: len(self.refusals),
-            server_ms=self._context.server_ms,
-            look=lambda keys: look_at_group(self._client, keys),
-        )
+        self._metrics = ReplicaMetrics(self._context, self._tenures, lambda: len(self.refusals))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scope: anyio.CancelScope | None = None
         self.is_stopping = False

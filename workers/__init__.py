@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from workers.protocol.errors import HandlerExitError as HandlerExitError
     from workers.protocol.errors import InvalidFieldError as InvalidFieldError
     from workers.protocol.errors import InvalidJobError as InvalidJobError
-    from workers.protocol.errors import NotReplicatedError as NotReplicatedError
     from workers.protocol.errors import StreamReaperError as StreamReaperError
     from workers.protocol.errors import UnreachableError as UnreachableError
     from workers.protocol.errors import UnsupportedServerError as UnsupportedServerError
@@ -59,7 +58,7 @@ else:
         "workers.sync_producer": "SyncProducer",
         "workers.worker": "Worker",
         "workers.protocol.errors": "ConfigurationError HandlerExitError InvalidFieldError InvalidJobError "
-        "NotReplicatedError StreamReaperError UnreachableError UnsupportedServerError",
+        "StreamReaperError UnreachableError UnsupportedServerError",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
     __all__ = list(_HOMES)

@@ -13,7 +13,6 @@ from redis.exceptions import DataError, ResponseError
 from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob, encode_job
 from workers.protocol.calls import CALL_BYTES, in_calls
 from workers.protocol.calls.enqueueing import Enqueueing, PackedJob
-from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.errors import ConfigurationError, InvalidJobError, StreamReaperError, UnreachableError
 from workers.protocol.keys import stream_keys
 from workers.protocol.meaning import is_contact_error
@@ -24,7 +23,6 @@ from workers.runtime.settings import Duration, ProgramSettings, delay_in_ms, loa
 from workers.runtime.settings_errors import shown
 
 DEFAULT_DEDUP_WINDOW = timedelta(minutes=10)
-DEFAULT_REPLICAS_TIMEOUT = timedelta(seconds=1)
 RETRY_FOR_S = 15.0
 """How long a call whose reply was lost is sent again."""
 CALL_REMEMBERED = timedelta(seconds=60)
@@ -60,8 +58,6 @@ class BaseProducer(Generic[ClientT]):
         *,
         dedup_window: Duration = DEFAULT_DEDUP_WINDOW,
         max_bytes: int = DEFAULT_MAX_BYTES,
-        min_replicas_acked: int = 0,
-        replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
     ) -> None:
         address: object = load_settings(ProgramSettings).redis_url if redis is None else redis
         if not isinstance(address, str):
@@ -70,20 +66,16 @@ class BaseProducer(Generic[ClientT]):
             raise ConfigurationError(f"{name} is not a Redis address. Give the producer a URL.")
         self._address = address
         self._keys = stream_keys(stream)
-        self._window_ms = _in_ms("dedup_window", dedup_window)
+        try:
+            self._window_ms = delay_in_ms(dedup_window)
+        except ValueError as error:
+            raise ConfigurationError(f"dedup_window: {error}.") from error
         if self._window_ms < to_ms(CALL_REMEMBERED):
             raise ConfigurationError(
                 f"dedup_window {dedup_window!r} is too short, because calls are retried after a lost reply. Give at "
                 f"least {CALL_REMEMBERED.total_seconds():.0f} seconds."
             )
         self._max_bytes = max_bytes
-        self._replicas, self._replicas_ms = min_replicas_acked, _in_ms("replicas_timeout", replicas_timeout)
-        if self._replicas < 0 or self._replicas_ms < 1:
-            raise ConfigurationError(
-                f"invalid min_replicas_acked {min_replicas_acked} with replicas_timeout {replicas_timeout!r}. Give 0 "
-                "replicas or more, and a time above 0."
-            )
-        self._timeout_s = COMMAND_TIMEOUT_S + (self._replicas_ms / 1000 if self._replicas else 0.0)
         self._client = self._connect()
 
     def _connect(self) -> ClientT:
@@ -111,8 +103,6 @@ class BaseProducer(Generic[ClientT]):
                 uuid.uuid4().hex,
                 to_ms(CALL_REMEMBERED),
                 self._window_ms,
-                self._replicas,
-                self._replicas_ms,
             )
             yield EnqueueCall(request)
 
@@ -147,13 +137,6 @@ class EnqueueCall:
         """Raise UnreachableError, because of ``error``, where it was sent again for long enough."""
         if monotonic() > self._give_up_at:
             raise _unknown(self.request.keys.stream, self.request.jobs, error) from error
-
-
-def _in_ms(name: str, duration: Duration) -> int:
-    try:
-        return delay_in_ms(duration)
-    except ValueError as error:
-        raise ConfigurationError(f"{name}: {error}.") from error
 
 
 def _unknown(stream: str, jobs: Sequence[PackedJob], error: Exception) -> UnreachableError:

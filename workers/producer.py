@@ -40,8 +40,6 @@ class Producer(BaseProducer[Redis]):
         redis: The address of Redis. Default: ``REAPER_REDIS_URL``, or else ``REDIS_URL``.
         dedup_window: How long a ``job_id`` is remembered after its job became ready. At least a minute.
         max_bytes: The largest job, all fields together.
-        min_replicas_acked: How many replicas of Redis must confirm a job (``WAIT``) before `enqueue` returns.
-        replicas_timeout: How long to wait for them.
 
     Raises:
         ConfigurationError: The stream name, the window or the address is invalid.
@@ -54,7 +52,7 @@ class Producer(BaseProducer[Redis]):
 
     def _connect(self) -> Redis:
         self._turns = asyncio.Semaphore(MAX_CALLS)
-        return commands_client(self._address, key=self.stream, timeout_s=self._timeout_s, max_connections=MAX_CALLS)
+        return commands_client(self._address, key=self.stream, max_connections=MAX_CALLS)
 
     async def aclose(self) -> None:
         """Close the connections, also during a cancellation."""
@@ -92,7 +90,6 @@ class Producer(BaseProducer[Redis]):
             InvalidJobError: The job is invalid. It was not sent.
             ConfigurationError: An argument is invalid. The job was not sent.
             UnreachableError: Redis did not answer. The job may have been enqueued.
-            NotReplicatedError: It was enqueued, but too few replicas confirmed it in time.
             redis.ResponseError: Redis rejected it, for example because its memory is full.
         """
         return (await self.enqueue_many([NewJob(fields, job_id, delay, visibility_timeout, timeout)]))[0]

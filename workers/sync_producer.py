@@ -33,9 +33,7 @@ class SyncProducer(BaseProducer[Redis]):
     """
 
     def _connect(self) -> Redis:
-        return blocking_client(
-            self._address, key=self.stream, max_connections=MAX_CONNECTIONS, timeout_s=self._timeout_s
-        )
+        return blocking_client(self._address, key=self.stream, max_connections=MAX_CONNECTIONS)
 
     def close(self) -> None:
         """Close the connections. Do not call it while a thread enqueues."""

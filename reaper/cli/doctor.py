@@ -5,7 +5,8 @@ from dataclasses import asdict
 import click
 
 from reaper.cli.options import connected, json_option, reaper_settings, show_result
-from reaper.operations.doctor import Finding, Level, diagnose
+from reaper.operations.doctor import diagnose
+from reaper.operations.judgement import Finding, Level
 from reaper.settings import ReaperSettings
 from workers.runtime.options import help_end
 from workers.runtime.printing import styled

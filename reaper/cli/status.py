@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from reaper.cli.options import connected, json_option, show_result, status_options
-from reaper.operations.judgement import Problem, as_json, folded, judge, remarks
+from reaper.operations.judgement import Finding, as_json, folded, judge, remarks
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
@@ -38,7 +38,7 @@ async def status(machine: bool, glob: str, settings: ReaperSettings) -> bool:
     return not problems
 
 
-def _screen(snapshot: Snapshot, problems: Sequence[Problem]) -> Iterator[str]:
+def _screen(snapshot: Snapshot, problems: Sequence[Finding]) -> Iterator[str]:
     """Yield the lines of the screen."""
     yield from _replica_lines(snapshot)
     is_brief = len(snapshot.groups) + snapshot.left_out > FEW_GROUPS
@@ -60,7 +60,7 @@ def _screen(snapshot: Snapshot, problems: Sequence[Problem]) -> Iterator[str]:
     for remark in folded(remarks(snapshot)):
         yield f"{styled('note', 'yellow')}  {remark}"
     yield styled("degraded", "red", "bold") if problems else styled("healthy", "green", "bold")
-    for line in folded((problem.group, problem.text) for problem in problems):
+    for line in folded(problems):
         yield f"  - {line}"
 
 

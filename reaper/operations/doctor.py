@@ -4,11 +4,7 @@ A check that the Redis user is not allowed to make is listed as unknown.
 """
 
 import time
-from collections.abc import Awaitable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
-from math import ceil
+from collections.abc import Awaitable, Iterator
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -17,16 +13,14 @@ from redis.exceptions import RedisError
 from reaper.layout import layout_refusal
 from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.groups import keys_of
-from reaper.operations.judgement import judge, remarks
+from reaper.operations.judgement import Finding, Level, judge, note, ok, remarks, unknown, warning, wrong
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot
-from reaper.operations.streams import events_in, newest_first
 from reaper.operations.words import duration
 from reaper.reasons import MOST_WORST
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.membership import DEFAULT_REDELIVERY
 from workers.protocol.calls.refusals import explained
-from workers.protocol.events import EventName
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import counted, entry_ms, entry_order, text
@@ -35,43 +29,9 @@ from workers.runtime.clock import server_ms
 from workers.runtime.settings import to_ms
 
 CLOCK_TOLERANCE_MS, STREAM_AHEAD_MS = 5_000, 60_000
-EVENTS_READ, EVENTS_OF_GROUPS = 5_000, 10
-"""Journal events that run times are read from, for each of this many groups. With more groups, fewer are read."""
 PENDING_READ = 100
-FEWEST_RUN_TIMES, PERCENTILE = 20, 0.99
 NOT_SEEN = "the user lacks the permission. `reaper acl read-only` prints the rules to apply."
 Result = TypeVar("Result")
-
-
-class Level(StrEnum):
-    """How bad a finding is."""
-
-    OK = "ok"
-    NOTE = "note"
-    """Worth knowing; nothing is wrong."""
-    UNKNOWN = "unknown"
-    """The user lacks the permission to check it."""
-    WARNING = "warning"
-    """A risk to remove or to accept; nothing fails because of it now."""
-    WRONG = "wrong"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check."""
-
-    level: Level
-    check: str
-    text: str
-    group: str = ""
-    """The group, or empty if the finding concerns all."""
-
-
-ok = partial(Finding, Level.OK)
-note = partial(Finding, Level.NOTE)
-unknown = partial(Finding, Level.UNKNOWN)
-warning = partial(Finding, Level.WARNING)
-wrong = partial(Finding, Level.WRONG)
 
 
 async def diagnose(client: Redis, settings: ReaperSettings, release: str) -> list[Finding]:
@@ -84,10 +44,9 @@ async def diagnose(client: Redis, settings: ReaperSettings, release: str) -> lis
     if foreign := await _if_allowed(foreign_keys(client, [settings.namespace_keys, *groups])):
         found.append(wrong("keys", f"{foreign}: another program uses this name. Rename one of them."))
     checked = settings.model_fields_set & {"visibility_timeout", "max_deliveries", "redelivery"}
-    events = EVENTS_READ // max(1, len(groups) // EVENTS_OF_GROUPS)
     for keys in groups:
         state, wish = snapshot.group(keys.pair) if snapshot else None, wished.get(keys.pair)
-        of_entries = await _if_allowed(_check_entries(client, keys, state, wish, events))
+        of_entries = await _if_allowed(_check_entries(client, keys, state, wish))
         found += [unknown("group", NOT_SEEN, keys.pair)] if of_entries is None else of_entries
         found += _not_in_force(state, wish) if state and wish and checked else ()
     bad = {finding.group for finding in found if finding.level in (Level.WRONG, Level.UNKNOWN)}
@@ -105,10 +64,8 @@ async def _if_allowed(check: Awaitable[Result]) -> Result | None:
 
 
 def _check_service(snapshot: Snapshot) -> Iterator[Finding]:
-    for problem in judge(snapshot):
-        yield wrong(str(problem.trouble) if problem.group else "replicas", problem.text, problem.group)
-    for pair, remark in remarks(snapshot):
-        yield note("group" if pair else "replicas", remark, pair)
+    yield from judge(snapshot)
+    yield from remarks(snapshot)
     for replica in snapshot.live:
         yield ok("replicas", f"{replica.id} holds {counted(replica.held, 'group')}")
 
@@ -162,12 +119,11 @@ def _clock(ahead_ms: int) -> Finding:
 
 
 async def _check_entries(
-    client: Redis, keys: GroupKeys, state: GroupState | None, wish: WatchedGroup | None, events: int
+    client: Redis, keys: GroupKeys, state: GroupState | None, wish: WatchedGroup | None
 ) -> list[Finding]:
-    slow_ms = percentile(await run_times_ms(client, keys, events), PERCENTILE)
-    found = _visibility(state, slow_ms) if state and state.visibility_ms and slow_ms is not None else []
     if await client.type(keys.stream) != b"stream":
-        return found
+        return []
+    found = []
     policy = (state and state.policy) or (wish.redelivery if wish else DEFAULT_REDELIVERY)
     info: Any = await client.xinfo_stream(keys.stream)
     ahead_ms = entry_ms(info["last-generated-id"]) - await server_ms(client)
@@ -202,38 +158,6 @@ async def _trimming(client: Redis, keys: GroupKeys, info: Any, group: Any) -> li
         why = "entries were trimmed or deleted before the group read them. Raise MAXLEN."
         found.append(wrong("trimming", why, keys.pair))
     return found
-
-
-async def run_times_ms(client: Redis, keys: GroupKeys, most: int = EVENTS_READ) -> list[int]:
-    """Return how long the latest jobs ran in ms, newest first, as workers journaled it."""
-    found: list[int] = []
-    read = 0
-    async for event in events_in(newest_first(client, keys.journal, most)):
-        read += 1
-        if read > most:  # an entry can have the events of many jobs
-            break
-        run_ms = event.number("run_ms")
-        if event.event == EventName.ACKED and event.data.get("group") == keys.group and run_ms is not None:
-            found.append(run_ms)
-    return found
-
-
-def percentile(run_times_ms: Sequence[int], share: float) -> int | None:
-    """Return the ``share`` quantile of run times in ms, or None for too few of them."""
-    if len(run_times_ms) < FEWEST_RUN_TIMES:
-        return None
-    return sorted(run_times_ms)[ceil(share * len(run_times_ms)) - 1]
-
-
-def _visibility(state: GroupState, slow_ms: int) -> list[Finding]:
-    timeout, slow = duration(state.visibility_ms), duration(slow_ms)
-    if slow_ms < state.visibility_ms:
-        return [ok("visibility", f"visibility timeout {timeout}; 99 of 100 jobs take at most {slow}", state.pair)]
-    why = (
-        f"the visibility timeout ({timeout}) is shorter than 1 job in 100 ({slow}), so workers without heartbeats "
-        "lose running jobs. Raise it."
-    )
-    return [wrong("visibility", why, state.pair)]
 
 
 def _not_in_force(state: GroupState, wish: WatchedGroup) -> Iterator[Finding]:

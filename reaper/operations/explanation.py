@@ -130,7 +130,7 @@ class Explanation:
         elif job.place in (Place.PENDING, Place.SCHEDULED, Place.QUARANTINED):
             for problem in judge(self.snapshot):
                 is_its_own = problem.group == group.pair or not (problem.group or group.recovers_itself)
-                if problem.trouble in _STOPS and is_its_own:
+                if problem.check in _STOPS and is_its_own:
                     yield problem.text
             if group.recovery_wait:
                 yield str(group.recovery_wait)

@@ -11,9 +11,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import read_dead_letter
-from reaper.operations.streams import PAGE, events_in, newest_first
 from workers.protocol.calls.group_moves import QUARANTINE_SCORE
-from workers.protocol.events import EventName, LifecycleEvent
+from workers.protocol.events import EventName, LifecycleEvent, events_of
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
     CLAIM_READY_MS,
@@ -32,6 +31,7 @@ from workers.protocol.scripts import load_script
 
 DEFAULT_DEPTH = 20_000
 """Entries of each stream and journal that are searched."""
+PAGE = 500
 MOST_EVENTS = 100
 _ENDS = frozenset({EventName.ACKED, EventName.LOST_PAYLOAD})
 
@@ -125,33 +125,29 @@ async def find_jobs(
     jobs = {one: FoundJob(keys=keys, wanted=one) for one in wanted}
     await _read_events(client, keys, jobs, depth)
     for job in jobs.values():
-        await _find_place(client, job, depth)
+        settled = await _find_entry(client, job, depth)
+        if job.place is not Place.UNKNOWN or await _find_scheduled(client, job) or await _find_dead(client, job, depth):
+            continue
+        if settled:  # comes last, because the job of an acknowledged entry may be in a schedule or a dead letter
+            job.take_entry(*settled, Place.SETTLED)
+        elif any(event.event in _ENDS for event in job.events):  # Redis has deleted its entry
+            job.place = Place.SETTLED
     return jobs
-
-
-async def _find_place(client: Redis, job: FoundJob, depth: int) -> None:
-    """Find the job. An acknowledged entry comes last, because the job may be in a schedule or a dead letter."""
-    settled = await _find_entry(client, job, depth)
-    if job.place is not Place.UNKNOWN or await _find_scheduled(client, job) or await _find_dead(client, job, depth):
-        return
-    if settled:
-        job.take_entry(*settled, Place.SETTLED)
-    elif any(event.event in _ENDS for event in job.events):  # Redis has deleted its entry
-        job.place = Place.SETTLED
 
 
 async def _read_events(client: Redis, keys: GroupKeys, jobs: Mapping[str, FoundJob], depth: int) -> None:
     """Collect the events of each job. An entry ID leads to the job that had it."""
     wanted_by = {wanted: {wanted} for wanted in jobs}
     """The searched names of each job ID: the ID itself, and entries that it had."""
-    async for event in events_in(_newest_first(client, keys.journal, depth, jobs.values())):
-        if event.data.get("group", keys.group) != keys.group:
-            continue
-        entries = {event.data.get("entry"), event.data.get("new_entry")} & jobs.keys()
-        wanted_by.setdefault(event.job, set()).update(map(str, entries))
-        for wanted in wanted_by[event.job]:
-            if len(jobs[wanted].events) < MOST_EVENTS:
-                jobs[wanted].events.append(event)
+    async for row in _newest_first(client, keys.journal, depth, jobs.values()):
+        for event in reversed(events_of(*row)):
+            if event.data.get("group", keys.group) != keys.group:
+                continue
+            entries = {event.data.get("entry"), event.data.get("new_entry")} & jobs.keys()
+            wanted_by.setdefault(event.job, set()).update(map(str, entries))
+            for wanted in wanted_by[event.job]:
+                if len(jobs[wanted].events) < MOST_EVENTS:
+                    jobs[wanted].events.append(event)
     for job in jobs.values():
         if job.events:
             job.job_id, job.generation = job.events[0].job, job.events[0].number("generation") or 0
@@ -161,13 +157,20 @@ async def _read_events(client: Redis, keys: GroupKeys, jobs: Mapping[str, FoundJ
 async def _newest_first(
     client: Redis, key: str, depth: int, jobs: Collection[FoundJob]
 ) -> AsyncIterator[Sequence[Any]]:
-    """Read a stream backwards, and note in each job if ``depth`` cut it short."""
-    seen = 0
-    async for row in newest_first(client, key, depth):
-        seen += 1
-        yield row
+    """Read at most ``depth`` entries of a stream backwards, and note in each job if there may be more."""
+    if await client.type(key) != b"stream":
+        return
+    end, left = "+", depth
+    while left > 0:
+        rows: Any = await client.xrevrange(key, end, "-", min(PAGE, left))
+        for row in rows:
+            yield row
+        if len(rows) < min(PAGE, left):
+            return
+        left -= len(rows)
+        end = f"({text(rows[-1][0])}"
     for job in jobs:
-        job.complete = job.complete and seen < depth
+        job.complete = False
 
 
 # --- streams ------------------------------------------------------------------------------------------------
@@ -176,34 +179,35 @@ async def _newest_first(
 async def _find_entry(client: Redis, job: FoundJob, depth: int) -> tuple[str, Sequence[Any]] | None:
     """Find an entry that is pending or ready. Without one, return the stream and the row of an acknowledged entry."""
     settled: tuple[str, Sequence[Any]] | None = None
-    for source in (job.keys.retry, job.keys.stream):
-        last_delivered = await _last_delivered(client, source, job.keys.group)
-        if last_delivered is None:
-            continue
-        async for row in _entries_of(client, source, job, depth):
-            call = ("XPENDING", source, job.keys.group, row[0], row[0], 1)
-            pending: Any = await client.execute_command(*call)
-            if pending or entry_order(row[0]) > entry_order(last_delivered):
-                job.take_entry(source, row, Place.READY)
-                if pending:
-                    await _take_delivery(client, job, Pending(*pending[0]))
-                return None
-            settled = settled or (source, row)
+    group, sources = job.keys.group, (job.keys.retry, job.keys.stream)
+    last_delivered = {source: await _last_delivered(client, source, group) for source in sources}
+    async for source, row in _entries_of(client, [one for one in sources if last_delivered[one]], job, depth):
+        pending: Any = await client.execute_command("XPENDING", source, group, row[0], row[0], 1)
+        if pending or entry_order(row[0]) > entry_order(last_delivered[source] or b""):
+            job.take_entry(source, row, Place.READY)
+            if pending:
+                await _take_delivery(client, job, Pending(*pending[0]))
+            return None
+        settled = settled or (source, row)
     return settled
 
 
-async def _entries_of(client: Redis, source: str, job: FoundJob, depth: int) -> AsyncIterator[Sequence[Any]]:
-    """Yield the job's entries in a stream: first those that the journal names, newest first, and then all others."""
+async def _entries_of(
+    client: Redis, sources: Sequence[str], job: FoundJob, depth: int
+) -> AsyncIterator[tuple[str, Sequence[Any]]]:
+    """Yield the job's entries with their stream: first those that the journal names, newest first, then all others."""
     names = [str(event.data.get(name)) for name in ("new_entry", "entry") for event in reversed(job.events)]
     named = [name for name in dict.fromkeys((*names, job.wanted, job.job_id)) if is_entry_id(name)]
-    for entry_id in named:
-        rows: Any = await client.xrange(source, entry_id, entry_id)
-        for row in rows:
-            yield row
-    async for row in _newest_first(client, source, depth, [job]):
-        job_id = read_metadata(row[0], pair_up(row[1])).job_id
-        if {text(job_id), on_one_line(job_id)} & job.ids and text(row[0]) not in named:
-            yield row
+    for source in sources:
+        for entry_id in named:
+            rows: Any = await client.xrange(source, entry_id, entry_id)
+            for row in rows:
+                yield source, row
+    for source in sources:
+        async for row in _newest_first(client, source, depth, [job]):
+            job_id = read_metadata(row[0], pair_up(row[1])).job_id
+            if {text(job_id), on_one_line(job_id)} & job.ids and text(row[0]) not in named:
+                yield source, row
 
 
 async def _last_delivered(client: Redis, source: str, group: str) -> bytes | None:

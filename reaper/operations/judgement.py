@@ -6,6 +6,8 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
@@ -13,7 +15,7 @@ from reaper.operations.words import duration, with_group
 from reaper.reasons import REFUSALS, ProblemKind, kinds_of, may_be_late_ms, reason_of, remarks_of
 from reaper.replicas import SCANNED, Replica
 from reaper.settings import is_observers
-from workers.protocol.messages import LAST_ENTRY_ID, counted
+from workers.protocol.messages import counted
 
 RECENT_MS = 3_600_000
 """How long the service is degraded after a pending entry, or the group, was found deleted."""
@@ -22,21 +24,43 @@ MOST_NAMED = 3
 """Groups that a line about many groups names."""
 
 
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    NOTE = "note"
+    """Worth knowing; nothing is wrong."""
+    UNKNOWN = "unknown"
+    """The user lacks the permission to check it."""
+    WARNING = "warning"
+    """A risk to remove or to accept; nothing fails because of it now."""
+    WRONG = "wrong"
+
+
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """One reason why the service is degraded. ``group`` is empty if it concerns all."""
+class Finding:
+    """The result of one check."""
 
-    trouble: ProblemKind
-    group: str
+    level: Level
+    check: str
     text: str
+    group: str = ""
+    """The group, or empty if the finding concerns all."""
 
 
-def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
-    """Return every reason why the service is degraded. Empty if it is healthy."""
-    problems = [Problem(kind, "", text) for kind, text in (*_of_replicas(snapshot), *_of_other_groups(snapshot))]
+ok = partial(Finding, Level.OK)
+note = partial(Finding, Level.NOTE)
+unknown = partial(Finding, Level.UNKNOWN)
+warning = partial(Finding, Level.WARNING)
+wrong = partial(Finding, Level.WRONG)
+
+
+def judge(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """Return every reason why the service is degraded, with a `ProblemKind` as the check. Empty if it is healthy."""
+    problems = [wrong(kind, text) for kind, text in (*_of_replicas(snapshot), *_of_other_groups(snapshot))]
     for group in snapshot.groups:
         found = (*_of_service(snapshot, group), *_of_report(group), *_of_keys(group), *_of_jobs(group, snapshot.now_ms))
-        problems += [Problem(kind, group.pair, text) for kind, text in found]
+        problems += [wrong(kind, text, group.pair) for kind, text in found]
     return tuple(problems)
 
 
@@ -121,9 +145,6 @@ def _of_keys(group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
     for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
         if source.is_foreign:
             yield ProblemKind.REFUSED, f"{key} is not a stream: another program uses this name. Rename one of them."
-        if source.is_exhausted:
-            why = f"{key} has delivered the last possible entry ID, {LAST_ENTRY_ID.decode()}"
-            yield ProblemKind.EXHAUSTED, f"{why}, so Redis adds no more entries. Let producers use another stream."
 
 
 def _of_jobs(group: GroupState, now_ms: int) -> Iterator[tuple[ProblemKind, str]]:
@@ -171,20 +192,18 @@ TRIMMED = (
 )
 
 
-def remarks(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """Yield notes, each with its group, or '' if it concerns all."""
-    for text in _replica_notes(snapshot):
-        yield "", text
+def remarks(snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield notes about the replicas and the groups."""
+    yield from (note("replicas", text) for text in _replica_notes(snapshot))
     for group in snapshot.groups:
-        for text in _group_notes(group):
-            yield group.pair, text
+        yield from (note("group", text, group.pair) for text in _group_notes(group))
 
 
-def folded(said: Iterable[tuple[str, str]]) -> list[str]:
+def folded(findings: Iterable[Finding]) -> list[str]:
     """Return a line for each text. The same text about several groups is one line."""
     pairs_by_text: dict[str, list[str]] = {}
-    for pair, text in said:
-        pairs_by_text.setdefault(text, []).append(pair)
+    for finding in findings:
+        pairs_by_text.setdefault(finding.text, []).append(finding.group)
     return [f"{_several(pairs)}{text}" for text, pairs in pairs_by_text.items()]
 
 
@@ -238,7 +257,7 @@ def _group_notes(group: GroupState) -> Iterator[str]:
         yield f"consumer {consumer.name} has {has} and has been silent for {duration(consumer.idle_ms)}"
 
 
-def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
+def as_json(snapshot: Snapshot, problems: Sequence[Finding]) -> dict[str, Any]:
     """Return the document of ``reaper status -o json``."""
     return {
         "status": "degraded" if problems else "healthy",

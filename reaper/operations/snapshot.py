@@ -19,7 +19,7 @@ from workers.protocol.calls.membership import complaints
 from workers.protocol.calls.refusals import recovery_wait
 from workers.protocol.keys import OUR_CONSUMERS, GroupKeys, NamespaceKeys
 from workers.protocol.meaning import is_nothing_there, is_wrong_type
-from workers.protocol.messages import CLAIM_READY_MS, LAST_ENTRY_ID, Redelivery, entry_ms, text, whole_number
+from workers.protocol.messages import CLAIM_READY_MS, Redelivery, entry_ms, text, whole_number
 from workers.protocol.routing import RoutedClient
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import time_ms
@@ -230,7 +230,6 @@ async def _read_source(client: Redis, key: str, state: GroupState, replies: Sequ
         oldest_ready_ms=max(0, now_ms - entry_ms(first)) if first else None,
         pending=by_consumers - made_old,
         oldest_pending_ms=int(delivered[0][2]) if delivered else None,
-        is_exhausted=info["last-delivered-id"] == LAST_ENTRY_ID,
         consumers=len(readers),
         last_read_ms=min((int(one["idle"]) for one in readers), default=None),
         silent=tuple(

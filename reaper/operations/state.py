@@ -57,8 +57,6 @@ class SourceState:
     pending: int = 0
     oldest_pending_ms: int | None = None
     """Idle time of the oldest pending entry."""
-    is_exhausted: bool = False
-    """The last possible entry ID was delivered, so Redis adds no more entries."""
     consumers: int = 0
     last_read_ms: int | None = None
     """How long ago a consumer last read here. None = never."""

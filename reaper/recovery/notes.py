@@ -27,6 +27,8 @@ from workers.protocol.messages import Pending, RecoveryMode, first_of, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic, monotonic_ms
 from workers.runtime.settings import to_ms
+from workers.telemetry import instruments
+from workers.telemetry import names as telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -266,7 +268,8 @@ class GroupNotes:
 
     def lost(self, report: Report) -> None:
         """A third party deleted a consumer. Its deliveries are lost, or in doubt: they may have been settled."""
-        self.telemetry.lost_deliveries(len(report.ids), is_certain=report.is_certain)
+        loss = telemetry.CERTAIN if report.is_certain else telemetry.IN_DOUBT
+        self.telemetry.count(instruments.LOST_DELIVERIES, len(report.ids), loss=loss)
         facts = fields(
             group=self._pair,
             consumer=report.consumer,
@@ -297,7 +300,7 @@ class GroupNotes:
             for consumer in kept.lost:
                 self._report("error", consumer=text(consumer), error="lost_consumer")
         if is_remade:
-            self.telemetry.lost_group()
+            self.telemetry.count(instruments.LOST, loss=telemetry.LOST_GROUP)
             logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._pair))
             self._report("error", error="group_destroyed")
 
@@ -346,7 +349,7 @@ class GroupNotes:
 
     def false_recovery(self, consumer: bytes, deliveries: int) -> None:
         """A third-party consumer settled so many deliveries after another one was recovered from it."""
-        self.telemetry.false_recovery(deliveries)
+        self.telemetry.count(instruments.FALSE_RECOVERIES, deliveries)
         self._false_recoveries[text(consumer)[:NAME_CHARS]] += deliveries
         self.tally.false_recoveries += deliveries
         self.tally.false_recoveries_of = dict(self._false_recoveries.most_common(MOST_NAMED))

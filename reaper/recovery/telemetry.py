@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 
+from opentelemetry import metrics
+
 from reaper.settings import WatchedGroup
 from workers.protocol.calls.recovery import ENDED, Recovered
 from workers.protocol.messages import RecoveryMode
@@ -37,12 +39,11 @@ class GroupTelemetry:
         Without ``by_group``, the groups of a pattern are measured together, and so are those that have none.
         """
         self._token, self._by_group = token, by_group
-        if telemetry.is_measuring():
-            instruments.LEASES_TAKEN.add(1, self._labels)
-        for is_certain in (True, False):
-            self.lost_deliveries(0, is_certain=is_certain)
-        self.false_recovery(0)
-        self.lost_group(0)
+        self.count(instruments.LEASES_TAKEN)
+        for loss in (telemetry.CERTAIN, telemetry.IN_DOUBT):
+            self.count(instruments.LOST_DELIVERIES, 0, loss=loss)
+        self.count(instruments.LOST, 0, loss=telemetry.LOST_GROUP)
+        self.count(instruments.FALSE_RECOVERIES, 0)
 
     def recovered(self, found: Sequence[Recovered]) -> None:
         """Export the results of a recovery call."""
@@ -65,26 +66,14 @@ class GroupTelemetry:
         for row in ended:
             instruments.record_lateness(row.idle_ms, self._group.visibility_timeout.total_seconds(), by_mode)
 
-    def lost_deliveries(self, deliveries: int, *, is_certain: bool) -> None:
-        """Count deliveries that Redis lost because a third party deleted their consumer or the group."""
+    def count(self, counter: metrics.Counter, number: int = 1, *, loss: str = "") -> None:
+        """Export a count of this group. ``loss`` is the kind of a loss."""
         if telemetry.is_measuring():
-            loss = telemetry.CERTAIN if is_certain else telemetry.IN_DOUBT
-            instruments.LOST_DELIVERIES.add(deliveries, self._labels | {telemetry.LOSS: loss})
-
-    def false_recovery(self, deliveries: int) -> None:
-        """Count deliveries that a third-party consumer settled after another one was recovered from it."""
-        if telemetry.is_measuring():
-            instruments.FALSE_RECOVERIES.add(deliveries, self._labels)
-
-    def lost_group(self, times: int = 1) -> None:
-        """Count a group that a third party destroyed."""
-        if telemetry.is_measuring():
-            instruments.LOST.add(times, self._labels | {telemetry.LOSS: telemetry.LOST_GROUP})
+            counter.add(number, self._labels | ({telemetry.LOSS: loss} if loss else {}))
 
     def write_rejected(self) -> None:
         """Count a write that was rejected, because another replica holds the lease."""
-        if telemetry.is_measuring():
-            instruments.WRITES_REFUSED.add(1, self._labels)
+        self.count(instruments.WRITES_REFUSED)
 
     @contextmanager
     def full_scan(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Runs the benchmarks, prints their tables, and writes docs/internals/benchmarks.md.
+"""Runs the benchmarks, prints their tables, and writes docs/internals/benchmarks.md, with a chart over releases.
 
 It reports, and does not judge: the exit code is 0 whether demands are met or not.
 """
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -17,18 +18,21 @@ import click
 from tests.benchmarks import (
     crash,
     failover,
+    history,
     idle,
     ingest,
     latency,
     many_pairs,
     mass,
     overshoot,
+    recover_calls,
     recovery,
     report,
     round_trips,
     scan,
     schedule,
     throughput,
+    tracing,
 )
 from tests.benchmarks.machine import describe
 from tests.benchmarks.page import Chapter, Page, demands_of, read_page, terminal_table, verdict, write_page
@@ -41,11 +45,13 @@ BENCHMARKS: dict[str, ModuleType] = {
         crash,
         scan,
         recovery,
+        recover_calls,
         mass,
         schedule,
         failover,
         many_pairs,
         throughput,
+        tracing,
         latency,
         round_trips,
         idle,
@@ -57,6 +63,7 @@ ABOUTS = {name: inspect.getdoc(module) or name for name, module in BENCHMARKS.it
 """Title and text of each."""
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/internals/benchmarks.md"
+TABLE, CHART = PAGE.with_suffix(".csv"), PAGE.parent / "images" / "benchmarks.svg"
 PYTHON = "{}.{}".format(*sys.version_info)
 
 
@@ -88,10 +95,14 @@ def _run(name: str, *, quick: bool) -> Chapter:
 
 
 def _write_down(chapter: Chapter) -> None:
-    """Put a benchmark into the page, in place of what it has of it on this Python."""
+    """Put a benchmark into the page, the table and the chart, in place of what they have of it on this Python."""
     page = read_page(PAGE.read_text(encoding="utf-8"), ABOUTS) if PAGE.exists() else Page()
     PAGE.write_text(write_page(page.renewed([chapter]), ABOUTS), encoding="utf-8")
-    click.echo(f"written to {PAGE.name}\n")
+    before = history.read(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else []
+    told = history.merged(before, history.measured([chapter], version("stream-reaper")))
+    TABLE.write_text(history.written(told), encoding="utf-8")
+    CHART.write_text(history.chart(told), encoding="utf-8")
+    click.echo(f"written to {PAGE.name}, {TABLE.name} and {CHART.name}\n")
 
 
 if __name__ == "__main__":

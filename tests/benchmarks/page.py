@@ -36,6 +36,15 @@ HOW_TO_READ = """\
 - The terminal also shows profiles, from runs of their own.
 """
 
+OVER_RELEASES = """\
+## Over releases
+
+The chart has the ratio of each release and each Python, and its limit as a dashed line.
+The numbers are in [benchmarks.csv](benchmarks.csv).
+
+![Ratios to the bare code over releases](images/benchmarks.svg)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
@@ -102,6 +111,7 @@ def write_page(page: Page, abouts: Mapping[str, str]) -> str:
     parts = [
         INTRODUCTION.format(names=names),
         *(_run(run.python, by_name, dict(page.machines).get(run.python, ())) for run in runs),
+        OVER_RELEASES,
         HOW_TO_READ,
         *(_chapters(abouts[name], found) for name, found in by_name.items() if found),
     ]

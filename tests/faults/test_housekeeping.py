@@ -152,9 +152,9 @@ async def test_a_group_that_was_destroyed_while_no_holder_watched_is_reported_an
         assert replica.errors() == ["group_destroyed"]
 
 
-async def troubles(case: Case) -> set[ProblemKind]:
+async def troubles(case: Case) -> set[str]:
     """Return why the service is degraded."""
-    return {problem.trouble for problem in judge(await take_snapshot(case.client, namespace_keys("reaper")))}
+    return {problem.check for problem in judge(await take_snapshot(case.client, namespace_keys("reaper")))}
 
 
 # ---- the retry stream

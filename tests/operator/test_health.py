@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reaper.operations.judgement import Problem, folded, judge, remarks
+from reaper.operations.judgement import folded, judge, remarks, wrong
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState, replica_of
 from reaper.reasons import ProblemKind
 from reaper.replicas import SCANNED, GroupReport, PatternCounts, Replica
@@ -49,7 +49,7 @@ def notes(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def _troubles(snapshot: Snapshot) -> list[str]:
-    return [problem.trouble for problem in judge(snapshot)]
+    return [problem.check for problem in judge(snapshot)]
 
 
 def test_a_group_that_is_held_and_scanned_is_healthy() -> None:
@@ -110,14 +110,14 @@ def test_what_embedded_workers_leave_lying_degrades_once_two_timeouts_are_over()
 
 def test_a_group_that_no_replica_holds_is_degraded() -> None:
     (problem,) = judge(a_snapshot(report=None, holder="", served_by=""))
-    assert (problem.trouble, problem.group) == (ProblemKind.UNHELD, "orders/billing")
+    assert (problem.check, problem.group) == (ProblemKind.UNHELD, "orders/billing")
     assert problem.text.startswith("no replica holds the lease of this group. If this lasts, see the logs")
 
 
 def test_a_group_whose_holder_is_no_live_replica_is_degraded() -> None:
     gone = a_replica("alice", at_ms=NOW - 15_001)
     (problem,) = judge(a_snapshot(gone, a_replica("bob", at_ms=NOW), report=None))
-    assert problem.trouble is ProblemKind.UNHELD
+    assert problem.check is ProblemKind.UNHELD
     assert problem.text.startswith("the lease is held by alice-1-abc, which is not a live replica of this namespace.")
 
 
@@ -135,10 +135,10 @@ def test_a_group_that_no_replica_watches_is_named() -> None:
     others = {"bob-1-abc": frozenset({"orders/audit"})}
     snapshot = replace(a_snapshot(*replicas, report=None, holder="", served_by=""), watching=others)
     assert judge(snapshot) == (
-        Problem(
+        wrong(
             ProblemKind.UNSERVED,
-            "orders/billing",
             "no live replica watches this group. Add it to the settings of the replicas.",
+            "orders/billing",
         ),
     )
     embedded = replace(snapshot, groups=(replace(snapshot.groups[0], mode="embedded"),))
@@ -170,12 +170,12 @@ def test_of_groups_that_were_not_looked_at_the_replicas_say_how_many_are_ill() -
     refusing = replace(ALL_WELL, refusal="explicit_ids")
     snapshot = replace(a_snapshot(alice, bob, report=refusing), left_out=8_999)
     assert snapshot.patterns == {"orders:*": counts}
-    assert [(problem.trouble, problem.group, problem.text) for problem in judge(snapshot)][:3] == [
+    assert [(problem.check, problem.group, problem.text) for problem in judge(snapshot)][:3] == [
         (ProblemKind.UNHELD, "", "2 of 9000 groups are held by no replica."),
         (ProblemKind.REFUSED, "", "40 more groups are refused. Run `reaper status --all`."),
         (ProblemKind.OVERDUE, "", "1 more group is overdue. Run `reaper status --all`."),
     ]
-    assert [problem.trouble for problem in judge(replace(snapshot, left_out=0))] == [ProblemKind.REFUSED]
+    assert [problem.check for problem in judge(replace(snapshot, left_out=0))] == [ProblemKind.REFUSED]
 
 
 def test_without_any_group_there_is_nothing_to_watch() -> None:
@@ -212,7 +212,7 @@ def test_one_replica_of_all_must_be_able_to_scan(other: str, troubles: list[Prob
 )
 def test_what_the_holder_reports_degrades(found: dict[str, Any], trouble: ProblemKind, says: str) -> None:
     (problem,) = judge(a_snapshot(report=replace(ALL_WELL, **found)))
-    assert (problem.trouble, problem.group) == (trouble, "orders/billing")
+    assert (problem.check, problem.group) == (trouble, "orders/billing")
     assert says in problem.text
 
 
@@ -226,7 +226,7 @@ def test_what_the_holder_reports_degrades(found: dict[str, Any], trouble: Proble
 )
 def test_what_redis_says_degrades(group: dict[str, Any], trouble: ProblemKind, says: str) -> None:
     (problem,) = judge(a_snapshot(**group))
-    assert (problem.trouble, problem.group) == (trouble, "orders/billing")
+    assert (problem.check, problem.group) == (trouble, "orders/billing")
     assert says in problem.text
 
 
@@ -306,7 +306,7 @@ def test_every_problem_is_told() -> None:
         groups_lost=1,
         groups_lost_ms=NOW,
         retry=WAITING,
-        main=replace(WAITING, is_exhausted=True),
+        main=WAITING,
     )
     assert set(_troubles(snapshot)) == set(ProblemKind) - {
         ProblemKind.NO_REPLICA,

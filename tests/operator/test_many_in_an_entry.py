@@ -4,7 +4,6 @@ from itertools import chain
 
 import pytest
 
-from reaper.operations.doctor import EVENTS_READ, run_times_ms
 from reaper.operations.job_search import Place, find_job
 from reaper.recovery.lost import settled_in
 from reaper.web.overview import RecoveryFeed
@@ -48,17 +47,6 @@ async def test_a_job_is_found_in_either_by_its_id_and_by_its_entries(
     await _both(scene)
     found = await find_job(scene.client, scene.keys, wanted)
     assert (found.job_id, [event.event for event in found.events], found.place) == (job, events, Place.SETTLED)
-
-
-async def test_run_times_are_those_of_the_newest_events_of_either(scene: Scene) -> None:
-    await _both(scene)
-    assert await run_times_ms(scene.client, scene.keys) == [40, 30, 20, 10]
-
-
-async def test_the_doctor_reads_so_many_events_and_not_so_many_entries(scene: Scene) -> None:
-    for number in range(EVENTS_READ // 1_000 + 1):
-        await _many(scene, *(f"{number}-{row}" for row in range(1_000)), run_ms=[number] * 1_000)
-    assert len(await run_times_ms(scene.client, scene.keys)) == EVENTS_READ
 
 
 async def test_the_page_reads_recoveries_between_entries_of_many(scene: Scene) -> None:

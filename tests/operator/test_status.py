@@ -114,7 +114,7 @@ async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Comman
 async def test_no_replica_is_1(scene: Scene, reaper: Command) -> None:
     answer = await reaper("status", "--groups", "orders/billing", "-o", "json")
     assert answer.code == 1
-    assert [problem["trouble"] for problem in answer.data["problems"]] == ["no_replica"]
+    assert [problem["check"] for problem in answer.data["problems"]] == ["no_replica"]
     assert scene.keys.pair == answer.data["groups"][0]["group"]
 
 
@@ -293,7 +293,7 @@ async def test_copies_that_wait_while_consumers_stay_away_are_a_problem(scene: S
     await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 2)
 
     async def unread() -> bool:
-        return ProblemKind.UNREAD in [one.trouble for one in judge(await take_snapshot(scene.client, KEYS))]
+        return ProblemKind.UNREAD in [one.check for one in judge(await take_snapshot(scene.client, KEYS))]
 
     assert await wait_until(unread, "the copy has waited for longer than the visibility timeout")
     await scene.client.execute_command(*read)

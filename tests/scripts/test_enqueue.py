@@ -113,22 +113,6 @@ async def test_the_memory_of_ids_goes_with_its_last_one(scene: Scene, client: Re
     assert await client.pttl(GUARDS) == pytest.approx(600_000, abs=5_000)
 
 
-async def test_a_call_that_adds_nothing_writes_all_the_same_for_who_waits_for_replicas(
-    scene: Scene, client: Redis
-) -> None:
-    async def written(*jobs: Any, call: str) -> int:
-        before = (await client.info("persistence"))["rdb_changes_since_last_save"]
-        await scene.enqueue(*jobs, call=call)
-        return int((await client.info("persistence"))["rdb_changes_since_last_save"] - before)
-
-    await scene.enqueue(("chosen", 0), call="")
-    await scene.enqueue(("given", 0), call="a-call")
-    state = await scene.state()
-    assert await written(("chosen", 0), call="") > 0
-    assert await written(("given", 0), call="a-call") > 0
-    assert await scene.state() == state
-
-
 async def heard(client: Redis, scene: Scene, *delays: int) -> list[int]:
     """Enqueue jobs with these delays; return which of them were worth a notice (by their delay)."""
     async with client.pubsub() as pubsub:

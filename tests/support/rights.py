@@ -41,7 +41,7 @@ READING = frozenset(
     }
 )  # fmt: skip
 DIRECT = {
-    Role.PRODUCER: frozenset({"xadd", "wait"}),
+    Role.PRODUCER: frozenset({"xadd"}),
     Role.WORKER: frozenset({"xreadgroup", "hmget", "xinfo|consumers"}),
     Role.REAPER: READING | {"subscribe", "xread", "xreadgroup", "xadd", "hdel", "zrem"},
     Role.READ_ONLY: READING,

@@ -7,7 +7,6 @@ import asyncio
 import json
 import pickle
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from typing import Any, Self
@@ -32,7 +31,8 @@ from workers.outbox import CALL_JOBS
 from workers.producer import MAX_CALLS
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.enqueueing import ENQUEUE, Enqueueing
-from workers.protocol.errors import ConfigurationError, InvalidJobError, NotReplicatedError, UnreachableError
+from workers.protocol.connection import commands_client
+from workers.protocol.errors import ConfigurationError, InvalidJobError, UnreachableError
 
 pytestmark = pytest.mark.anyio
 
@@ -252,11 +252,10 @@ def test_a_window_shorter_than_a_lost_reply_takes_is_refused(make: Make) -> None
         make("orders", "redis://127.0.0.1", dedup_window=59)
 
 
-@pytest.mark.parametrize("name", ["dedup_window", "replicas_timeout"])
 @pytest.mark.parametrize("duration", [-1, float("nan"), "60", None])
-def test_a_duration_that_is_none_is_refused(make: Make, name: str, duration: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name}: delay cannot be"):
-        make("orders", "redis://127.0.0.1", **{name: duration})
+def test_a_duration_that_is_none_is_refused(make: Make, duration: Any) -> None:
+    with pytest.raises(ConfigurationError, match="dedup_window: delay cannot be"):
+        make("orders", "redis://127.0.0.1", dedup_window=duration)
 
 
 # ---- many tasks, and several event loops
@@ -452,71 +451,24 @@ async def test_without_memory_redis_says_so_and_nothing_is_enqueued(orders: APro
     assert len(await entries(client)) == 1
 
 
-# ---- replicas that are waited for
+# ---- replicas
 
 
-@dataclass
-class Replicated:
-    """A master, and the one that follows it."""
-
-    master: RedisServer
-    replica: RedisServer
-
-    def jobs(self) -> tuple[int, int]:
-        """How many there are at the one, and at the other."""
-        return self.master.command("XLEN", "orders"), self.replica.command("XLEN", "orders")
-
-
-@pytest.fixture
-def replicated(start_server: StartServer) -> Replicated:
+async def test_a_program_can_wait_until_a_replica_has_its_jobs(make: Make, start_server: StartServer) -> None:
+    """As in ``docs/producers.md``: another connection that writes after the producer waits for its jobs, too."""
     master, replica = start_server(repl_diskless_sync_delay="0"), start_server()
     replica.command("REPLICAOF", "127.0.0.1", master.port)
     wait_until_here(lambda: b"connected" in replica.command("ROLE"), "it has what the master has")
-    return Replicated(master, replica)
+    async with make("orders", master.url) as orders, commands_client(master.url) as redis:
 
+        async def confirmed_by(patience_ms: int) -> int:
+            confirming: Any = redis.pipeline(transaction=False)
+            _, replicas = await confirming.incr("confirmed").wait(1, patience_ms).execute()
+            return int(replicas)
 
-async def test_a_job_is_enqueued_once_the_replica_has_it(make: Make, replicated: Replicated) -> None:
-    async with make("orders", replicated.master.url, min_replicas_acked=1, replicas_timeout=60) as orders:
-        for number in range(1, 4):  # at first, the script is not known
-            await orders.enqueue_many([{"n": number}, {"n": number}])
-            assert replicated.replica.command("XLEN", "orders") == 2 * number
-    assert replicated.jobs() == (6, 6)
-
-
-async def test_who_has_too_few_replicas_is_told_each_time_and_nothing_is_taken_back(
-    make: Make, replicated: Replicated
-) -> None:
-    """This also holds for a call that adds no job, on a connection without writes, where WAIT alone would succeed."""
-    url = replicated.master.url
-    replicated.replica.pause()
-    for _ in range(2):
-        async with make("orders", url, min_replicas_acked=1, replicas_timeout=0.1) as orders:
-            with pytest.raises(
-                NotReplicatedError, match=r"^enqueued 1 job of 'orders', .* 0 of 1 replicas .* first is once"
-            ):
-                await orders.enqueue({"n": 1}, job_id="once")
-        assert replicated.master.command("XLEN", "orders") == 1
-    async with make("orders", url) as orders:  # does not wait
+        replica.pause()
         await orders.enqueue({"n": 1}, job_id="once")
-    replicated.replica.resume()
-    async with make("orders", url, min_replicas_acked=1, replicas_timeout=60) as orders:
-        assert await orders.enqueue({"n": 1}, job_id="once") == "once"
-    assert replicated.jobs() == (1, 1)
-
-
-async def test_who_may_not_wait_is_told_that_his_jobs_are_enqueued(
-    make: Make, server: RedisServer, client: Redis
-) -> None:
-    await client.acl_setuser("shop", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-wait"])
-    async with make("orders", f"redis://shop:pw@127.0.0.1:{server.port}/0", min_replicas_acked=1) as orders:
-        with pytest.raises(NotReplicatedError, match=r"it is unknown which replicas have them .*wait"):
-            await orders.enqueue({"n": 1})
-    assert await client.xlen("orders") == 1
-
-
-@pytest.mark.parametrize("settings", [{"min_replicas_acked": -1}, {"min_replicas_acked": 1, "replicas_timeout": 0}])
-async def test_replicas_that_cannot_be_waited_for_are_refused(
-    make: Make, server: RedisServer, settings: dict[str, Any]
-) -> None:
-    with pytest.raises(ConfigurationError, match="replicas"):
-        make("orders", server.url, **settings)
+        assert await confirmed_by(50) == 0
+        replica.resume()
+        assert await confirmed_by(60_000) == 1
+        assert replica.command("XLEN", "orders") == 1

@@ -27,10 +27,6 @@ class UnsupportedServerError(StreamReaperError):
     """The server lacks a required feature, for example because it is older than Redis 6.2."""
 
 
-class NotReplicatedError(StreamReaperError):
-    """Jobs are enqueued, but too few replicas confirmed them in time. They stay enqueued."""
-
-
 class InvalidJobError(StreamReaperError):
     """A job is invalid, and was not sent. The message contains the fix."""
 

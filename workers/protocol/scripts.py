@@ -51,24 +51,6 @@ class Script:
         except NoScriptError:
             return client.execute_command("EVAL", self.source, len(keys), *keys, *args)
 
-    async def run_and_then(self, client: Redis, keys: Keys, args: Words, after: Words) -> tuple[Any, Any]:
-        """Run once, with one more command behind it on the same connection. Return both replies.
-
-        The second may be an error. Raises what redis-py raises.
-        """
-        return _first_answered(await self._with(client, keys, args, after).execute(raise_on_error=False))
-
-    def run_and_then_blocking(self, client: "redis.Redis", keys: Keys, args: Words, after: Words) -> tuple[Any, Any]:
-        """Do the same in a thread that may block."""
-        return _first_answered(self._with(client, keys, args, after).execute(raise_on_error=False))
-
-    def _with(self, client: Any, keys: Keys, args: Words, after: Words) -> Any:
-        pipeline = client.pipeline(transaction=False)
-        # The whole text, because the other command would have run by the time that the server does not know the digest.
-        pipeline.execute_command("EVAL", self.source, len(keys), *keys, *args)
-        pipeline.execute_command(*after)
-        return pipeline
-
     async def run_idempotent(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> Any:
         """Run, and repeat after a lost contact. Only for scripts that guard every write by the state it changes."""
         reply, _ = await self.run_until_answered(client, keys, args)
@@ -86,13 +68,6 @@ class Script:
                 reply_was_lost = reply_was_lost or not was_not_run(error)
             await anyio.sleep(delay)
         return await self.run(client, keys, args), reply_was_lost
-
-
-def _first_answered(replies: list[Any]) -> tuple[Any, Any]:
-    done, after = replies
-    if isinstance(done, Exception):
-        raise done
-    return done, after
 
 
 def put_together(text: str) -> str:

@@ -35,7 +35,7 @@ local function is_remembered(member)
   return until_ms and tonumber(until_ms) > at
 end
 
-local latest, added = 0, false
+local latest = 0
 local function remember(member, until_ms)
   redis.call('ZADD', enqueued, digits(until_ms), member)
   latest = math.max(latest, until_ms)
@@ -70,7 +70,7 @@ while i <= #ARGV do
     if chosen then
       remember('j:' .. job_id, at + delay + job_ms)
     end
-    results[n], added = 1, true
+    results[n] = 1
   end
   i = i + 4 + words
 end
@@ -87,17 +87,10 @@ local past = redis.pcall('ZRANGEBYSCORE', enqueued, '-inf', digits(at), 'LIMIT',
 if #past > 0 then
   redis.pcall('ZREM', enqueued, unpack(past))
 end
-local function left()
-  local reply = redis.pcall('PTTL', enqueued)
-  return type(reply) == 'number' and reply or -1
-end
-if latest > at and left() < latest - at then
-  redis.pcall('PEXPIRE', enqueued, digits(latest - at))
-end
--- WAIT asks whether replicas have what its connection has written. Who adds nothing, since it is there already, writes
--- all the same: else he would be told that they have it, whatever they have.
-local left_ms = left()
-if not added and left_ms > 0 then
-  redis.pcall('PEXPIRE', enqueued, left_ms)
+if latest > at then
+  local left = redis.pcall('PTTL', enqueued)
+  if type(left) ~= 'number' or left < latest - at then
+    redis.pcall('PEXPIRE', enqueued, digits(latest - at))
+  end
 end
 return results
