@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 Load = Callable[[], ReaperSettings]
 
 
-async def serve(settings: ReaperSettings, load: Load | None) -> None:
+async def serve(settings: ReaperSettings, load: Load) -> None:
     """Run one replica until a signal ends it.
 
     The first SIGTERM or SIGINT hands the leases over and returns. The second one ends the process at once. SIGHUP reads
@@ -37,7 +37,7 @@ async def serve(settings: ReaperSettings, load: Load | None) -> None:
 
 
 async def _obey_signals(
-    reaper: Reaper, load: Load | None, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    reaper: Reaper, load: Load, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
     stopping = False
     with received(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
@@ -55,11 +55,8 @@ async def _obey_signals(
                 reaper.stop()
 
 
-def _reload(reaper: Reaper, load: Load | None) -> None:
+def _reload(reaper: Reaper, load: Load) -> None:
     """Read the settings again. If one is wrong, the old ones stay in force."""
-    if load is None:
-        logger.warning("cannot reload settings: the replica was started without a settings file (--config)")
-        return
     try:
         settings = load()
     except ConfigurationError as error:

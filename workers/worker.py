@@ -155,10 +155,7 @@ class Worker:
         Raises:
             ConfigurationError: The settings are invalid.
         """
-        arguments = self._arguments
-        if self._settings is not None:
-            arguments = {name: getattr(self._settings, name) for name in self._settings.model_fields_set}
-        self._settings = load_settings(WorkerSettings, flags=flags, file=file, arguments=arguments)
+        self._settings = load_settings(WorkerSettings, flags=flags, file=file, arguments=self._arguments)
 
     @property
     def arguments(self) -> Mapping[str, Any]:

@@ -37,4 +37,4 @@ def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> N
 
         settings = load()
         with exported("reaper", shows_metrics=settings.health_port is not None):
-            run_in_loop(serve, settings, load if config else None)
+            run_in_loop(serve, settings, load)

@@ -22,7 +22,7 @@ from workers import ConfigurationError, Job, Producer, Reject, Retry, Worker
 from workers.loop.slots import SLICE_S
 from workers.protocol.connection import commands_client
 from workers.runtime.clock import monotonic
-from workers.runtime.event_loop import loop_factory, run_in_loop
+from workers.runtime.event_loop import run_in_loop
 from workers.testing import run_handler_async, run_until_drained_async
 
 URL = "redis://127.0.0.1:1/0"
@@ -69,12 +69,6 @@ def test_asyncio_is_used_where_uvloop_is_not_installed(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "uvloop", None)
 
     assert run_in_loop(kind_of_loop) == "asyncio"
-
-
-def test_a_free_threaded_interpreter_keeps_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-
-    assert loop_factory() is asyncio.new_event_loop
 
 
 @pytest.mark.anyio

@@ -170,17 +170,6 @@ async def test_a_wrong_file_is_told_and_the_old_settings_stay(
     await replica.prints("settings reloaded: groups=1")
 
 
-async def test_without_a_file_there_is_nothing_to_reload(
-    client: Redis, processes: Processes, server: RedisServer
-) -> None:
-    await client.xgroup_create("orders", "billing", "0", mkstream=True)
-    replica = processes.reaper("--groups", "orders/billing", "--redis-url", server.url)
-    await replica.prints("lease taken")
-    replica.hang_up()
-    await replica.prints("cannot reload settings: the replica was started without a settings file")
-    assert replica.running
-
-
 async def test_an_unreachable_server_is_one_sentence_and_exit_3(processes: Processes) -> None:
     url = f"redis://:secret@127.0.0.1:{free_port()}/0"
     replica = processes.reaper("--groups", "orders/billing", "--redis-url", url)

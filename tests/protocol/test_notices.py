@@ -41,38 +41,39 @@ async def has_woken(woken: Counter[str], **times: int) -> None:
 async def test_a_notice_wakes_who_waits_for_its_channel_and_nobody_else(server: RedisServer, client: Redis) -> None:
     woken: Counter[str] = Counter()
     async with listening(server.url) as notices:
-        with (
-            notices.waking(lambda: woken.update(["a"]), ["one", "two"]),
-            notices.waking(lambda: woken.update(["b"]), ["two", "three"]),
-        ):
-            await wait_until(lambda: woken == {"a": 2, "b": 2}, "all channels are subscribed to")
-            for channel, a, b in (("one", 3, 2), ("two", 4, 3), ("three", 4, 4)):
-                await client.publish(channel, "1")
-                await has_woken(woken, a=a, b=b)
+        notices.add(lambda: woken.update(["a"]), ["one", "two"])
+        notices.add(lambda: woken.update(["b"]), ["two", "three"])
+        await wait_until(lambda: woken == {"a": 2, "b": 2}, "all channels are subscribed to")
+        for channel, a, b in (("one", 3, 2), ("two", 4, 3), ("three", 4, 4)):
+            await client.publish(channel, "1")
+            await has_woken(woken, a=a, b=b)
 
 
-async def test_who_comes_later_is_woken_too(server: RedisServer, client: Redis) -> None:
+async def test_who_comes_later_is_woken_too_until_it_leaves(server: RedisServer, client: Redis) -> None:
     woken: Counter[str] = Counter()
     async with listening(server.url) as notices:
-        with notices.waking(lambda: woken.update(["early"]), ["one"]):
-            await wait_until(lambda: woken["early"] == 1, "the first is subscribed")
-            with notices.waking(lambda: woken.update(["late"]), ["two"]):
-                await wait_until(lambda: woken["late"] == 1, "the second is subscribed")
-                await client.publish("two", "1")
-                await wait_until(lambda: woken == {"early": 1, "late": 2}, "its notice came")
+        early, late = (lambda: woken.update(["early"])), (lambda: woken.update(["late"]))
+        notices.add(early, ["one"])
+        await wait_until(lambda: woken["early"] == 1, "the first is subscribed")
+        notices.add(late, ["two"])
+        await wait_until(lambda: woken["late"] == 1, "the second is subscribed")
+        await client.publish("two", "1")
+        await wait_until(lambda: woken == {"early": 1, "late": 2}, "its notice came")
+        notices.remove(early, ["one"])
         await client.publish("one", "1")
         await client.publish("two", "1")
-    assert woken == {"early": 1, "late": 2}
+        await wait_until(lambda: woken["late"] == 3, "the later notice came")
+    assert woken == {"early": 1, "late": 3}
 
 
 async def test_after_a_lost_connection_everybody_is_woken(server: RedisServer, proxy: StartProxy) -> None:
     woken: Counter[str] = Counter()
     through = await proxy(server)
     async with listening(through.url) as notices:
-        with notices.waking(lambda: woken.update(["a"]), ["one", "two"]):
-            await wait_until(lambda: woken["a"] == 2, "it listens")
-            await through.disconnect()
-            await wait_until(lambda: woken["a"] == 4, "it listens again")
+        notices.add(lambda: woken.update(["a"]), ["one", "two"])
+        await wait_until(lambda: woken["a"] == 2, "it listens")
+        await through.disconnect()
+        await wait_until(lambda: woken["a"] == 4, "it listens again")
 
 
 async def test_it_waits_for_a_server_that_is_not_there_yet(server: RedisServer, proxy: StartProxy) -> None:
@@ -80,9 +81,9 @@ async def test_it_waits_for_a_server_that_is_not_there_yet(server: RedisServer, 
     through = await proxy(server)
     await through.cut()
     async with listening(through.url) as notices:
-        with notices.waking(lambda: woken.update(["a"]), ["one"]):
-            await through.mend()
-            await wait_until(lambda: woken["a"] == 1, "it listens")
+        notices.add(lambda: woken.update(["a"]), ["one"])
+        await through.mend()
+        await wait_until(lambda: woken["a"] == 1, "it listens")
 
 
 async def test_a_connection_that_only_swallows_is_given_up(
@@ -93,10 +94,10 @@ async def test_a_connection_that_only_swallows_is_given_up(
     woken: Counter[str] = Counter()
     through = await proxy(server)
     async with listening(through.url) as notices:
-        with notices.waking(lambda: woken.update(["a"]), ["one"]):
-            await wait_until(lambda: woken["a"] == 1 and through.commands["PING"] > 2, "it listens, and is answered")
-            through.blackhole()
-            await wait_until(lambda: len(through._links) > 1, "it has opened another connection")
+        notices.add(lambda: woken.update(["a"]), ["one"])
+        await wait_until(lambda: woken["a"] == 1 and through.commands["PING"] > 2, "it listens, and is answered")
+        through.blackhole()
+        await wait_until(lambda: len(through._links) > 1, "it has opened another connection")
 
 
 async def test_who_may_not_subscribe_is_told_once(
@@ -106,13 +107,13 @@ async def test_who_may_not_subscribe_is_told_once(
     try:
         with caplog.at_level(logging.WARNING):
             async with listening(server.url.replace("redis://", "redis://deaf:x@")) as notices:
-                with notices.waking(lambda: None, ["one"]):
-                    await wait_until(lambda: bool(caplog.messages), "it complains")
+                notices.add(lambda: None, ["one"])
+                await wait_until(lambda: bool(caplog.messages), "it complains")
 
-                    async def refused_again() -> bool:
-                        return int(server.command("INFO", "commandstats")["cmdstat_subscribe"]["rejected_calls"]) > 2
+                async def refused_again() -> bool:
+                    return int(server.command("INFO", "commandstats")["cmdstat_subscribe"]["rejected_calls"]) > 2
 
-                    await wait_until(refused_again, "it goes on trying")
+                await wait_until(refused_again, "it goes on trying")
     finally:
         await client.execute_command("ACL", "DELUSER", "deaf")
     assert len([line for line in caplog.messages if "notices are not available" in line]) == 1

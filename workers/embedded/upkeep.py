@@ -62,15 +62,15 @@ class Upkeep(WorkerPart):
         """Do the upkeep until cancelled, whenever no reaper serves the group."""
         client = notices_client(self._settings.redis_url, self._keys.stream)
         notices = Notices(client)
+        notices.add(self.wake, (self._keys.schedule, self._keys.stream_schedule))
         self._reporter.watches_losses()
         try:
-            with notices.waking(self.wake, (self._keys.schedule, self._keys.stream_schedule)):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(notices.run)
-                    tasks.start_soon(self._repeat, MOVING, self._move_due)
-                    tasks.start_soon(self._repeat, TIDYING, self._maintain)
-                    if telemetry.is_measuring():
-                        tasks.start_soon(self._show_gauges)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(notices.run)
+                tasks.start_soon(self._repeat, MOVING, self._move_due)
+                tasks.start_soon(self._repeat, TIDYING, self._maintain)
+                if telemetry.is_measuring():
+                    tasks.start_soon(self._show_gauges)
         finally:
             with anyio.CancelScope(shield=True):
                 await client.aclose()

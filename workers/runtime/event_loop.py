@@ -3,11 +3,10 @@
 import asyncio
 import gc
 import logging
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, TypeVar, TypeVarTuple, cast
+from typing import TypeVar, TypeVarTuple, cast
 
 import anyio
 
@@ -32,19 +31,10 @@ def run_in_loop(function: Callable[[*ArgumentTs], Awaitable[ResultT]], *argument
 
 
 def loop_factory() -> NewLoop:
-    """Return the function that makes an event loop: uvloop's if it is installed, else asyncio's.
-
-    A free-threaded interpreter keeps asyncio's loop, because importing uvloop would enable the lock again.
-    """
-    if _has_lock():
-        with suppress(ImportError):
-            return cast("NewLoop", import_module("uvloop").new_event_loop)
+    """Return the function that makes an event loop: uvloop's if it is installed, else asyncio's."""
+    with suppress(ImportError):
+        return cast("NewLoop", import_module("uvloop").new_event_loop)
     return asyncio.new_event_loop
-
-
-def _has_lock() -> bool:
-    is_enabled: Callable[[], Any] | None = getattr(sys, "_is_gil_enabled", None)  # 3.13 and later
-    return is_enabled is None or bool(is_enabled())
 
 
 def require_asyncio(what: str) -> asyncio.AbstractEventLoop:

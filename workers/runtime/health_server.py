@@ -11,7 +11,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from ipaddress import ip_address
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -95,13 +94,17 @@ async def health_server(
     if port is None:
         yield None
         return
-    _check_installed()
-    listener = _listen(host, port)
-    bound: int = listener.getsockname()[1]
     probing = commands_client(url, key=key, timeout_s=REDIS_TIMEOUT_S, max_connections=2)
     reading = commands_client(url, timeout_s=REDIS_TIMEOUT_S, max_connections=4)  # pages keep no probe waiting
     pulse = Pulse()
-    server = _server_of([*_probe_routes(pulse, obstacles, probing), *pages(reading)], host)
+    try:
+        server = _server_of([*_probe_routes(pulse, obstacles, probing), *pages(reading)], host)
+    except ImportError as error:
+        raise ConfigurationError(
+            "health_port needs packages that are not installed. Run pip install '.[web]' in your clone."
+        ) from error
+    listener = _listen(host, port)
+    bound: int = listener.getsockname()[1]
     thread = threading.Thread(target=_serve, args=(server, listener, (probing, reading)), name="health", daemon=True)
     thread.start()
     shown = f"[{host}]" if ":" in host else host
@@ -113,17 +116,6 @@ async def health_server(
         server.should_exit = True
         with anyio.CancelScope(shield=True), anyio.move_on_after(END_S):
             await to_thread.run_sync(thread.join, abandon_on_cancel=True)
-
-
-def _check_installed() -> None:
-    """Raise ConfigurationError if the extra is missing."""
-    try:
-        for name in ("starlette.applications", "uvicorn"):
-            import_module(name)
-    except ImportError as error:
-        raise ConfigurationError(
-            "health_port needs packages that are not installed. Run pip install '.[web]' in your clone."
-        ) from error
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -5,8 +5,7 @@ connection. So all waiters wake up after each connection, and they also check th
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 
 import anyio
 from redis.asyncio import Redis
@@ -54,16 +53,6 @@ class Notices:
         """Call it no more."""
         for name in channels:
             self._wakes[name].remove(wake)
-
-    @contextmanager
-    def waking(self, wake: Wake, channels: Iterable[str]) -> Iterator[None]:
-        """While the block runs, call ``wake`` at every notice on ``channels``, and after every connection."""
-        names = list(channels)
-        self.add(wake, names)
-        try:
-            yield
-        finally:
-            self.remove(wake, names)
 
     async def run(self) -> None:
         """Listen until cancelled. Connect again after errors of Redis."""
