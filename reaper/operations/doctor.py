@@ -3,8 +3,8 @@
 A check that the Redis user is not allowed to make is listed as unknown.
 """
 
-import time
 from collections.abc import Awaitable, Iterator
+from time import perf_counter
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -16,19 +16,16 @@ from reaper.operations.groups import keys_of
 from reaper.operations.judgement import Finding, Level, judge, note, ok, remarks, unknown, warning, wrong
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot
-from reaper.operations.words import duration
 from reaper.reasons import MOST_WORST
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.membership import DEFAULT_REDELIVERY
 from workers.protocol.calls.refusals import explained
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import Meaning, meaning_of
-from workers.protocol.messages import counted, entry_ms, entry_order, text
+from workers.protocol.messages import counted, entry_order, text
 from workers.protocol.server import knows_claim
-from workers.runtime.clock import server_ms
 from workers.runtime.settings import to_ms
 
-CLOCK_TOLERANCE_MS, STREAM_AHEAD_MS = 5_000, 60_000
 PENDING_READ = 100
 NOT_SEEN = "the user lacks the permission. `reaper acl read-only` prints the rules to apply."
 Result = TypeVar("Result")
@@ -75,13 +72,12 @@ def _check_service(snapshot: Snapshot) -> Iterator[Finding]:
 
 async def _check_server(client: Redis, absent_key: str, release: str) -> list[Finding]:
     info: Any = await client.info()
-    began = time.perf_counter()
-    at_ms = await server_ms(client)
-    round_trip_ms = (time.perf_counter() - began) * 1000
-    ahead_ms = at_ms - round(time.time() * 1000)
+    began = perf_counter()
+    await client.ping()
+    round_trip_ms = (perf_counter() - began) * 1000
     claim = {True: " (CLAIM)", False: "", None: " (CLAIM unknown)"}[await knows_claim(client, absent_key)]
     answers = ok("server", f"{release}{claim}, answers within {round_trip_ms:.1f} ms")
-    return [answers, *_durability(info), _clock(ahead_ms)]
+    return [answers, *_durability(info)]
 
 
 def _durability(info: dict[str, Any]) -> Iterator[Finding]:
@@ -103,18 +99,6 @@ def _durability(info: dict[str, Any]) -> Iterator[Finding]:
         yield ok("persistence", "append-only file")
 
 
-def _clock(ahead_ms: int) -> Finding:
-    difference = duration(abs(ahead_ms))
-    if abs(ahead_ms) <= CLOCK_TOLERANCE_MS:
-        return ok("clock", f"within {difference} of this machine's")
-    side = "ahead of" if ahead_ms > 0 else "behind"
-    return note(
-        "clock",
-        f"the server's clock is {difference} {side} this machine's. Recovery uses only the server's, but entry IDs "
-        "and ages will not match logs. Run NTP on both.",
-    )
-
-
 # --- one group ----------------------------------------------------------------------------------------------
 
 
@@ -126,15 +110,8 @@ async def _check_entries(
     found = []
     policy = (state and state.policy) or (wish.redelivery if wish else DEFAULT_REDELIVERY)
     info: Any = await client.xinfo_stream(keys.stream)
-    ahead_ms = entry_ms(info["last-generated-id"]) - await server_ms(client)
     if refusal := await layout_refusal(client, keys.stream, policy):
         found.append(wrong("layout", explained(refusal), keys.pair))
-    elif ahead_ms > STREAM_AHEAD_MS:
-        why = (
-            f"the stream's last ID is {duration(ahead_ms)} ahead of the server's clock: the clock was set back, or a "
-            "producer writes its own IDs"
-        )
-        found.append(wrong("clock", why, keys.pair))
     groups: Any = await client.xinfo_groups(keys.stream)
     own = next((one for one in groups if text(one["name"]) == keys.group), None)
     return [*found, *(await _trimming(client, keys, info, own) if own else ())]

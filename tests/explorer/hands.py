@@ -62,7 +62,7 @@ class Hands:
     def extend(self, consumer: str, entry_id: bytes, *, times: int = 1, source: str = "", handling: int = 2) -> Any:
         """Send a heartbeat of one delivery. Return its result."""
         words = (consumer, entry_id, times, handling)
-        return self.board.call("extend", source or self.board.keys.stream, *words)[1]
+        return self.board.call("extend", source or self.board.keys.stream, *words)[0]
 
     def hold(self, consumer: str, entry_id: bytes, *, answered: int = 0) -> Any:
         """Take back what has vanished."""

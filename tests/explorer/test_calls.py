@@ -1,7 +1,6 @@
 """The typed calls of the scripts spell their keys and arguments, and read their replies."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -31,7 +30,7 @@ STREAM = "orders"
 
 @pytest.fixture
 def moves(group_moves: GroupMoves) -> Moves:
-    return Moves(group_moves.keys, group_moves.journal_limit)
+    return Moves(group_moves.keys, group_moves.journal_limit, A, "p1")
 
 
 @pytest.fixture
@@ -45,35 +44,28 @@ async def group_moves(board: Board, client: Redis) -> GroupMoves:
 
 async def test_a_worker_settles_extends_and_holds(moves: Moves, board: Board, client: Redis) -> None:
     one, two, three = (entry_id for _, entry_id, _, _ in board.read(A))
-    who: dict[str, Any] = {"consumer": A, "caller": "p1"}
-    assert await moves.ack(client, STREAM, [one], number=1, **who) is None
-    assert await moves.ack(client, STREAM, [one, two], number=2, **who) == [False, True]
+    assert await moves.ack(client, STREAM, [one], number=1) is None
+    assert await moves.ack(client, STREAM, [one, two], number=2) == [False, True]
     items = [
         SettleEntry(three, 1, Verdict(Outcome.REJECT, "why"), ("run_ms", 5)),
         SettleEntry(one, 1, Verdict(Outcome.NACK)),
     ]
-    [dead, late] = await moves.settle(client, STREAM, items, number=3, **who)
+    [dead, late] = await moves.settle(client, STREAM, items, number=3)
     assert (dead.result, late) == (SettleResult.DEAD, Settled(SettleResult.REJECTED))
     assert dead.detail.encode() == board.redis("XRANGE", moves.keys.dead, "-", "+")[0][0]
 
     added = board.add("n", 4)
     board.read(A)
-    at_ms, lives = await moves.extend(
-        client,
-        STREAM,
-        [HeartbeatEntry(added, 1, HandlerState.RUNS), HeartbeatEntry(one, 1, HandlerState.WAITS)],
-        consumer=A,
-    )
-    assert (lives[0], at_ms > 0) == (HeartbeatAnswer.EXTENDED, True)
+    beats = [HeartbeatEntry(added, 1, HandlerState.RUNS), HeartbeatEntry(one, 1, HandlerState.WAITS)]
+    assert await moves.extend(client, STREAM, beats) == [HeartbeatAnswer.EXTENDED, HeartbeatAnswer.VANISHED]
     board.redis("XGROUP", "DELCONSUMER", STREAM, "billing", A)
-    _, lives = await moves.extend(client, STREAM, [HeartbeatEntry(added, 1, HandlerState.RUNS)], consumer=A)
-    assert lives == [HeartbeatAnswer.VANISHED]
-    assert await moves.hold(client, STREAM, [(added, 1)], answered=3, **who) == [True]
+    assert await moves.extend(client, STREAM, beats[:1]) == [HeartbeatAnswer.VANISHED]
+    assert await moves.hold(client, STREAM, [(added, 1)], answered=3) == [True]
 
 
 async def test_what_a_lost_reply_has_brought_is_found(moves: Moves, board: Board, client: Redis) -> None:
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
-    page, found = await moves.adopt(client, STREAM, ids[:1], consumer=A, most=1)
+    page, found = await moves.adopt(client, STREAM, ids[:1], owner=A, most=1)
     assert (page, [(one.entry_id, one.times, one.flat) for one in found]) == (
         "(" + ids[1].decode(),
         [(ids[1], 1, [b"n", b"1"])],

@@ -197,8 +197,8 @@ class World:
             if self.random.random() < 0.1:
                 self.say("reply of an arrival lost", player.name, held.number)
                 return
-            if isinstance(reply, HiredisError) or reply[1] != 1:
-                if not isinstance(reply, HiredisError) and reply[1] == 0:
+            if isinstance(reply, HiredisError) or reply[0] != 1:
+                if not isinstance(reply, HiredisError) and reply[0] == 0:
                     del player.hand[held.key]
                 return
             held.has_arrived = True
@@ -290,7 +290,7 @@ class World:
             reply = self.carry_out(call)
             if fate < 0.2 or isinstance(reply, HiredisError):
                 continue
-            for held, result in zip(items, reply[1:], strict=True):
+            for held, result in zip(items, reply, strict=True):
                 if held.state != "done" and not self._is_being_settled(player, held.key):
                     self._learn(player, held, result)
 

@@ -168,8 +168,7 @@ class Scene:
         """Run ``extend`` on the ``times``-th deliveries of ``consumer``, and return the results."""
         await self._terms(policy="stream", visibility_ms=30_000, max_deliveries=3)
         words: list[Word] = [self.keys.group, 0, consumer, *(word for one in ids for word in (one, times, 1))]
-        reply: Any = await EXTEND.run(self.client, self._names(source), words)
-        return reply[1:]
+        return await EXTEND.run(self.client, self._names(source), words)
 
     async def ack(self, *ids: str, consumer: str = "w1", number: int = 1) -> Any:
         """Run ``ack``."""

@@ -211,8 +211,8 @@ class OurWorker(Actor):
         require_asyncio("a worker")  # as `Worker.run` does
         stage = plays.Stage(world.ledger, process, kill, lambda seconds: world.block(process, seconds))
 
-        def beating(steps: Steps, moves: Moves, consumer: str, url: str, timeout_s: float) -> "BeatingTask":
-            return BeatingTask(process, steps, moves, consumer, url, timeout_s)
+        def beating(steps: Steps, moves: Moves, url: str, timeout_s: float) -> "BeatingTask":
+            return BeatingTask(process, steps, moves, url, timeout_s)
 
         callbacks: Callbacks[str] = Callbacks(EVENTS)
         callbacks.on("error")(self._hear)
@@ -334,10 +334,10 @@ class OurWorker(Actor):
 class BeatingTask(HeartbeatThread):
     """Sends heartbeats like the thread of a worker. Its own gate lets it continue while the event loop blocks."""
 
-    def __init__(self, process: Process, steps: Steps, moves: Moves, consumer: str, url: str, timeout_s: float) -> None:
+    def __init__(self, process: Process, steps: Steps, moves: Moves, url: str, timeout_s: float) -> None:
         self._own_thread = process.thread("heartbeat")
         self._steps = steps
-        self._moves, self._consumer = moves, consumer
+        self._moves = moves
         self._url = url
         self._timeout_s = timeout_s
         self._is_ending = False
@@ -362,13 +362,13 @@ class BeatingTask(HeartbeatThread):
                 step = next(self._steps)
                 continue
             try:
-                answer = await self._moves.extend(client, step.source.key, step.items, consumer=self._consumer)
+                answers = await self._moves.extend(client, step.source.key, step.items)
             except (RedisError, OSError) as error:
                 if is_contact_error(error):
                     await client.connection_pool.disconnect()
                 step = self._steps.throw(error)
             else:
-                step = self._steps.send(answer)
+                step = self._steps.send(answers)
         await client.aclose()
 
 

@@ -20,19 +20,17 @@ def note_extensions(monkeypatch: pytest.MonkeyPatch) -> None:
             if life is HeartbeatAnswer.EXTENDED:
                 _extended.append(item.entry_id.decode())
 
-    async def noting(self: Moves, client: Any, source: str, items: Iterable[HeartbeatEntry], *, consumer: str) -> Any:
+    async def noting(self: Moves, client: Any, source: str, items: Iterable[HeartbeatEntry]) -> Any:
         batch = list(items)
-        at_ms, lives = await run(self, client, source, batch, consumer=consumer)
+        lives = await run(self, client, source, batch)
         note(batch, lives)
-        return at_ms, lives
+        return lives
 
-    def noting_blocking(
-        self: Moves, client: Any, source: str, items: Iterable[HeartbeatEntry], *, consumer: str
-    ) -> Any:
+    def noting_blocking(self: Moves, client: Any, source: str, items: Iterable[HeartbeatEntry]) -> Any:
         batch = list(items)
-        at_ms, lives = run_blocking(self, client, source, batch, consumer=consumer)
+        lives = run_blocking(self, client, source, batch)
         note(batch, lives)
-        return at_ms, lives
+        return lives
 
     monkeypatch.setattr(Moves, "extend", noting)
     monkeypatch.setattr(Moves, "extend_blocking", noting_blocking)

@@ -53,7 +53,7 @@ def a_reader(redis: Redis, redelivery: Redelivery = Redelivery.IN_PLACE) -> tupl
         agreement=agreement, both=(source,), sources=(source,), now_ms=lambda: 0, delivery=delivery
     )
     reader._settings = WorkerSettings(stream="orders", group="billing")
-    reader._moves = Moves(reader._settings.keys, 0)
+    reader._moves = Moves(reader._settings.keys, 0, "w1")
     reader._by_key, reader._consumer = {b"orders": source}, "w1"
     reader._commands = reader._connection = redis
     reader._planner, reader._stopping, reader.has_read = Planner(), anyio.Event(), False

@@ -57,10 +57,10 @@ class Redis:
         self._answer = answer
         self.asked = 0
 
-    async def extend(self, *_words: Any, **_more: Any) -> tuple[int, list[HeartbeatAnswer]]:
+    async def extend(self, *_words: Any, **_more: Any) -> list[HeartbeatAnswer]:
         self.asked += 1
         self._clock.now += self._takes_s
-        return round(self._clock.now * 1000), [self._answer]
+        return [self._answer]
 
 
 class Settled:
@@ -83,7 +83,7 @@ class Silent:
 
 def calls_of(redis: Redis) -> DeliveryCalls:
     parts: Any = redis
-    return DeliveryCalls(parts, parts, "us")
+    return DeliveryCalls(parts, parts)
 
 
 def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Delivery:
@@ -157,7 +157,7 @@ async def test_what_was_not_proved_for_half_a_visibility_timeout_is_asked_for_be
 class NoGroup(Redis):
     """A Redis that lacks the stream a few times, and then extends."""
 
-    async def extend(self, *words: Any, **more: Any) -> tuple[int, list[HeartbeatAnswer]]:
+    async def extend(self, *words: Any, **more: Any) -> list[HeartbeatAnswer]:
         if self.asked < 3:
             self.asked += 1
             raise ResponseError("NOGROUP No such key 'orders' or consumer group 'billing'")
@@ -225,7 +225,7 @@ def beats_of(heartbeat: Heartbeat, clock: Clock, *, answers: bool, counts_all: b
         if isinstance(step, Extending):
             if step.items or counts_all:
                 extended.append(clock.now - began)
-            step = steps.send((round(clock.now * 1000), [HeartbeatAnswer.EXTENDED] * len(step.items)))
+            step = steps.send([HeartbeatAnswer.EXTENDED] * len(step.items))
         else:
             clock.now += step
             step = next(steps)
@@ -334,6 +334,6 @@ async def test_a_timeout_that_is_lowered_during_a_heartbeat_is_followed_by_anoth
     beside = hold(redis, 2, held.source)
     beside.proven = clock.now - 0.2
     context.membership.timeout_changed = clock.now - 0.1
-    step = steps.send((round(clock.now * 1000), [HeartbeatAnswer.EXTENDED]))
+    step = steps.send([HeartbeatAnswer.EXTENDED])
     assert isinstance(step, Extending), "it beats again at once"
     assert [item.entry_id for item in step.items] == [beside.raw_entry_id]

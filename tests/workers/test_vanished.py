@@ -1,6 +1,5 @@
 """The consumer of a live worker, or its group, is deleted. Its running jobs are not cancelled, and are settled once."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from tests.workers.test_heartbeat import Holding, extending
 from workers import Job, Worker
 from workers.loop.calls import DeliveryCalls
 from workers.loop.heartbeat import Heartbeat
-from workers.loop.heartbeat_thread import Answer
+from workers.loop.heartbeat_thread import Answers
 from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.protocol.calls.moves import ACK, HeartbeatAnswer, Moves
 from workers.runtime.clock import monotonic
@@ -184,9 +183,7 @@ async def test_what_vanished_is_asked_for_again_where_no_answer_came(
         await wait_until(lambda: len(handler.started) == 1, "it runs")
         assert worker.process is not None
         await client.xgroup_delconsumer(KEYS.stream, KEYS.group, worker.consumer)
-        worker.process._heartbeat._learn(
-            worker.process.in_hand(), (round(time.time() * 1000), [HeartbeatAnswer.VANISHED]), monotonic()
-        )
+        worker.process._heartbeat._learn(worker.process.in_hand(), [HeartbeatAnswer.VANISHED], monotonic())
         await wait_until(lambda: pending_of(client), "it is ours again")
         handler.gate.set()
         await wait_until(lambda: worker.counts.acked == 1, "it is settled")
@@ -206,7 +203,7 @@ async def test_what_is_lost_between_its_end_and_the_answer_takes_nothing_else_wi
         await vanish(client, worker, "consumer")
         assert worker.process is not None
         (held,) = worker.process.in_hand()
-        worker.process._heartbeat._learn([held], (round(time.time() * 1000), [HeartbeatAnswer.VANISHED]), monotonic())
+        worker.process._heartbeat._learn([held], [HeartbeatAnswer.VANISHED], monotonic())
         with anyio.fail_after(PATIENCE_S):
             await asking.asked.wait()
         handler.gate.set()
@@ -244,9 +241,9 @@ async def test_w6_nothing_is_held_again_while_a_settlement_has_no_answer(
     sent, reported = through.hold_request(runs(ACK)), list[HeartbeatAnswer]()
     learn = Heartbeat._learn
 
-    def note(heartbeat: Heartbeat, batch: Sequence[Delivery], answer: Answer, asked_at: float) -> None:
-        reported.extend(answer[1])
-        learn(heartbeat, batch, answer, asked_at)
+    def note(heartbeat: Heartbeat, batch: Sequence[Delivery], answers: Answers, asked_at: float) -> None:
+        reported.extend(answers)
+        learn(heartbeat, batch, answers, asked_at)
 
     monkeypatch.setattr(Heartbeat, "_learn", note)
     await enqueue(client, 1, 2)

@@ -96,7 +96,7 @@ class Adoption(WorkerPart):
             self._commands,
             sweep.source.key,
             sweep.source.in_flight() if is_ours else (),
-            consumer=sweep.owner,
+            owner=sweep.owner,
             most=room if is_ours else 0,
             page=sweep.start,
         )

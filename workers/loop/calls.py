@@ -1,7 +1,6 @@
 """The calls of a process about its deliveries: heartbeats, and the numbers of settlements."""
 
 import asyncio
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,9 +28,6 @@ class DeliveryCalls:
 
     connection: KeptConnection
     moves: Moves
-    consumer: str
-    caller: str = field(default_factory=lambda: secrets.token_hex(8))
-    """A word that no other process uses."""
     answered: int = 0
     """Number of the settlement that was answered last (rule W2). A call without an answer has the next one."""
     settling: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -41,7 +37,7 @@ class DeliveryCalls:
         """Extend one delivery that runs, or is about to begin. Returns False if it is not ours."""
         asked_at = monotonic()
         entries = [beating(job, begins=True)]
-        _, [answer] = await self.moves.extend(self.connection, job.source.key, entries, consumer=self.consumer)
+        [answer] = await self.moves.extend(self.connection, job.source.key, entries)
         if answer is HeartbeatAnswer.VANISHED:
             ours, _ = await self.hold(job.source, [job])
             return bool(ours)
@@ -63,8 +59,6 @@ class DeliveryCalls:
                 self.connection,
                 source.key,
                 [(job.raw_entry_id, job.times_delivered) for job in batch],
-                consumer=self.consumer,
-                caller=self.caller,
                 answered=self.answered,
             )
         ours, lost = list[Delivery](), list[Delivery]()

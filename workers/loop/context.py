@@ -45,7 +45,7 @@ class WorkerContext:
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
         limit = settings.journal_limit
         kept = KeptConnection(commands)
-        calls = DeliveryCalls(kept, Moves(settings.keys, limit), consumer)
+        calls = DeliveryCalls(kept, Moves(settings.keys, limit, consumer))
         membership = Membership(kept, settings, consumer, reporter, calls.prove)
         reads = reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S)
         return cls(settings, consumer, commands, kept, reads, membership, calls, reporter, telemetry, limit)

@@ -31,7 +31,7 @@ from redis.exceptions import RedisError
 from workers.loop.calls import PROVEN, beating
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.heartbeat_thread import (
-    Answer,
+    Answers,
     Extending,
     HeartbeatThread,
     LoopIsClosedError,
@@ -87,9 +87,7 @@ class Heartbeat(WorkerPart):
         """Begin. The group must be joined."""
         self._loop = asyncio.get_running_loop()
         timeout_s = max(SHORTEST_TIMEOUT_S, min(self._period_s(), COMMAND_TIMEOUT_S))
-        self._beating = self._make_thread(
-            self.steps(), self._calls.moves, self._consumer, self._settings.redis_url, timeout_s
-        )
+        self._beating = self._make_thread(self.steps(), self._calls.moves, self._settings.redis_url, timeout_s)
         self._beating.start()
 
     async def stop(self) -> None:
@@ -124,15 +122,14 @@ class Heartbeat(WorkerPart):
         self._reporter.failed(EXTENDING, error)
         await anyio.sleep(pause_s(failures))
 
-    def _works(self, batch: Sequence[Delivery], answer: Answer, asked_at: float) -> None:
+    def _works(self, batch: Sequence[Delivery], answers: Answers, asked_at: float) -> None:
         self._reporter.works(EXTENDING)
-        self._learn(batch, answer, asked_at)
+        self._learn(batch, answers, asked_at)
 
-    def _learn(self, batch: Sequence[Delivery], answer: Answer, asked_at: float) -> None:
-        _, results = answer
+    def _learn(self, batch: Sequence[Delivery], answers: Answers, asked_at: float) -> None:
         recent = asked_at - self._membership.visibility_s * TAKEN_PART
         vanished = list[Delivery]()
-        for job, result in zip(batch, results, strict=True):
+        for job, result in zip(batch, answers, strict=True):
             if result is HeartbeatAnswer.PAYLOAD_GONE:
                 job.has_lost_payload = True
             elif job.has_lost_payload:
@@ -203,7 +200,7 @@ class Heartbeat(WorkerPart):
         first = [job.runs_from for _, held_of in self._in_hand() for job in held_of if job.stage is RUNNING]
         return min((at - last for at in first if at > last), default=inf)
 
-    def _beat(self, now: float, period_s: float) -> Generator[Extending, Answer | None, None]:
+    def _beat(self, now: float, period_s: float) -> Generator[Extending, Answers | None, None]:
         """Send a heartbeat for all deliveries that are due. One without deliveries notes the beat."""
         loop_hangs = not self._loop_answered
         self._loop_answered = False
@@ -213,17 +210,17 @@ class Heartbeat(WorkerPart):
         for source, batch in due or [(self._membership.main, list[Delivery]())]:
             asked_at = monotonic()
             try:
-                answer = yield Extending(source, [beating(job) for job in batch])
+                answers = yield Extending(source, [beating(job) for job in batch])
             except RedisError as error:
                 if not self._membership.is_gone(source, error):
                     raise
                 self._call_in_loop(self._lose, batch)
                 continue
-            assert answer is not None
-            for job, result in zip(batch, answer[1], strict=True):
+            assert answers is not None
+            for job, result in zip(batch, answers, strict=True):
                 if result in PROVEN:
                     job.proven = asked_at
-            self._call_in_loop(self._works, batch, answer, asked_at)
+            self._call_in_loop(self._works, batch, answers, asked_at)
 
     def _in_hand(self) -> list[tuple[Source, list[Delivery]]]:
         return [(source, list(source.deliveries.values())) for source in self._sources]

@@ -33,9 +33,9 @@ class Extending(NamedTuple):
     items: Sequence[HeartbeatEntry]
 
 
-Answer = tuple[int, list[HeartbeatAnswer]]
-"""The server's time in ms, and an answer for each delivery."""
-Steps = Generator[float | Extending, Answer | None, None]
+Answers = Sequence[HeartbeatAnswer]
+"""An answer for each delivery."""
+Steps = Generator[float | Extending, Answers | None, None]
 """A step is a pause in seconds, or deliveries to extend. Errors of Redis are thrown in. There is no last step."""
 
 
@@ -46,14 +46,14 @@ class LoopIsClosedError(Exception):
 class HeartbeatThread:
     """Runs ``steps`` in a thread, because a handler can block the event loop until its timeout."""
 
-    def __init__(self, steps: Steps, moves: Moves, consumer: str, url: str, timeout_s: float) -> None:
+    def __init__(self, steps: Steps, moves: Moves, url: str, timeout_s: float) -> None:
         """``timeout_s`` is the timeout of connecting, and of each call."""
         self._steps = steps
-        self._moves, self._consumer = moves, consumer
+        self._moves = moves
         self._url = url
         self._timeout_s = timeout_s
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"heartbeat of {consumer}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"heartbeat of {moves.consumer}", daemon=True)
 
     def start(self) -> None:
         """Begin."""
@@ -77,17 +77,17 @@ class HeartbeatThread:
                     step = next(self._steps)
                     continue
                 try:
-                    answer = self._moves.extend_blocking(client, step.source.key, step.items, consumer=self._consumer)
+                    answers = self._moves.extend_blocking(client, step.source.key, step.items)
                 except (RedisError, OSError) as error:
                     if is_contact_error(error):
                         client.connection_pool.disconnect()
                     step = self._steps.throw(error)
                 else:
-                    step = self._steps.send(answer)
+                    step = self._steps.send(answers)
         except LoopIsClosedError:
-            logger.debug("event loop is closed: %s", fields(consumer=self._consumer))
+            logger.debug("event loop is closed: %s", fields(consumer=self._moves.consumer))
         finally:
             client.close()
 
 
-MakeThread = Callable[[Steps, Moves, str, str, float], HeartbeatThread]
+MakeThread = Callable[[Steps, Moves, str, float], HeartbeatThread]

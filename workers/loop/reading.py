@@ -242,7 +242,7 @@ class Reader(WorkerPart):
             failures = 0
             while theirs and not self._stopping.is_set():
                 try:
-                    await self._moves.return_taken(self._commands, source.key, self._consumer, theirs)
+                    await self._moves.return_taken(self._commands, source.key, theirs)
                     break
                 except (RedisError, OSError) as error:
                     failures += 1

@@ -187,8 +187,6 @@ class Settlements(WorkerPart):
                 )
                 for job in batch
             ],
-            consumer=self._consumer,
-            caller=calls.caller,
             number=calls.answered + 1,
         )
 
@@ -200,8 +198,6 @@ class Settlements(WorkerPart):
             calls.connection,
             source.key,
             ids,
-            consumer=self._consumer,
-            caller=calls.caller,
             number=calls.answered + 1,
             deletes=self._settings.delete_settled,
             fields=facts,

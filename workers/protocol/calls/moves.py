@@ -1,7 +1,8 @@
 """The scripts that move jobs. The duties of a worker are the rules of docs/protocol.md."""
 
+import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -87,14 +88,16 @@ class HeartbeatEntry(NamedTuple):
 class Moves(GroupCalls):
     """The scripts of a worker. The headers name the errors of the scripts."""
 
+    consumer: str
+    caller: str = field(default_factory=lambda: secrets.token_hex(8))
+    """A word that no other process uses."""
+
     async def ack(
         self,
         client: Client,
         source: str,
         ids: Sequence[bytes],
         *,
-        consumer: str,
-        caller: str,
         number: int,
         deletes: bool = False,
         fields: Fields = (),
@@ -103,15 +106,13 @@ class Moves(GroupCalls):
 
         ``number`` ascends with each call of ``ack`` and `settle`. A repeated call keeps its number (rule W2).
         """
-        words = self.spell(source, consumer, caller, number, int(deletes), len(ids), *ids, *fields)
+        words = self.spell(source, self.consumer, self.caller, number, int(deletes), len(ids), *ids, *fields)
         reply: Any = await ACK.run(client, *words)
         return None if isinstance(reply, int) else [code == 1 for code in reply]
 
-    async def settle(
-        self, client: Client, source: str, items: Iterable[SettleEntry], *, consumer: str, caller: str, number: int
-    ) -> list[Settled]:
+    async def settle(self, client: Client, source: str, items: Iterable[SettleEntry], *, number: int) -> list[Settled]:
         """Give deliveries back, or up (``settle.lua``)."""
-        argv: list[str | bytes | int] = [consumer, caller, number]
+        argv: list[str | bytes | int] = [self.consumer, self.caller, number]
         for item in items:
             verdict = item.verdict
             argv += [verdict.outcome.value, item.entry_id, item.times, verdict.delay_ms]
@@ -122,61 +123,45 @@ class Moves(GroupCalls):
             for one in reply
         ]
 
-    async def extend(
-        self, client: Client, source: str, items: Iterable[HeartbeatEntry], *, consumer: str
-    ) -> tuple[int, list[HeartbeatAnswer]]:
-        """Send a heartbeat (``extend.lua``). Return the server's time in ms, and an answer for each."""
-        return _answers(await EXTEND.run(client, *self._heartbeat(source, items, consumer)))
+    async def extend(self, client: Client, source: str, items: Iterable[HeartbeatEntry]) -> list[HeartbeatAnswer]:
+        """Send a heartbeat (``extend.lua``). Return an answer for each delivery."""
+        return [HeartbeatAnswer(code) for code in await EXTEND.run(client, *self._heartbeat(source, items))]
 
     def extend_blocking(
-        self, client: "redis.Redis", source: str, items: Iterable[HeartbeatEntry], *, consumer: str
-    ) -> tuple[int, list[HeartbeatAnswer]]:
+        self, client: "redis.Redis", source: str, items: Iterable[HeartbeatEntry]
+    ) -> list[HeartbeatAnswer]:
         """Send a heartbeat, in a thread that may block."""
-        return _answers(EXTEND.run_blocking(client, *self._heartbeat(source, items, consumer)))
+        return [HeartbeatAnswer(code) for code in EXTEND.run_blocking(client, *self._heartbeat(source, items))]
 
-    def _heartbeat(self, source: str, items: Iterable[HeartbeatEntry], consumer: str) -> tuple[Keys, Words]:
-        return self.spell(
-            source, consumer, *(word for item in items for word in (item.entry_id, item.times, int(item.handler)))
-        )
+    def _heartbeat(self, source: str, items: Iterable[HeartbeatEntry]) -> tuple[Keys, Words]:
+        words = (word for item in items for word in (item.entry_id, item.times, int(item.handler)))
+        return self.spell(source, self.consumer, *words)
 
     async def hold(
-        self,
-        client: Client,
-        source: str,
-        deliveries: Iterable[tuple[bytes, int]],
-        *,
-        consumer: str,
-        caller: str,
-        answered: int,
+        self, client: Client, source: str, deliveries: Iterable[tuple[bytes, int]], *, answered: int
     ) -> list[bool]:
         """Take back vanished deliveries (``hold.lua``), given as entry ID and times delivered.
 
         Return which are ours.
         """
         argv = (word for delivery in deliveries for word in delivery)
-        reply: Any = await HOLD.run(client, *self.spell(source, consumer, caller, answered, *argv))
+        reply: Any = await HOLD.run(client, *self.spell(source, self.consumer, self.caller, answered, *argv))
         return [code == 1 for code in reply]
 
     async def adopt(
-        self, client: Client, source: str, in_hand: Iterable[bytes], *, consumer: str, most: int, page: str = "-"
+        self, client: Client, source: str, in_hand: Iterable[bytes], *, owner: str, most: int, page: str = "-"
     ) -> tuple[str, list[Taken]]:
-        """Return the next page, and deliveries of lost replies (``adopt.lua``).
+        """Return the next page, and deliveries of ``owner`` whose replies were lost (``adopt.lua``).
 
-        With ``most`` 0, all deliveries of the consumer are made overdue, because its process is dead.
+        With ``most`` 0, all deliveries of the owner are made overdue, because its process is dead.
         """
-        next_page, found = await ADOPT.run(client, *self.spell(source, consumer, most, page, *in_hand))
+        next_page, found = await ADOPT.run(client, *self.spell(source, owner, most, page, *in_hand))
         return text(next_page), [Taken(entry[0], entry[1], times) for entry, times in found]
 
-    async def return_taken(self, client: Client, source: str, consumer: str, taken: Iterable[tuple[bytes, int]]) -> int:
-        """Give back deliveries that a read has taken from a live worker (``return_taken.lua``). Return their number.
+    async def return_taken(self, client: Client, source: str, taken: Iterable[tuple[bytes, int]]) -> None:
+        """Give back deliveries that a read has taken from a live worker (``return_taken.lua``).
 
         ``taken`` has entry IDs with the earlier deliveries of each.
         """
         words = [word for one in taken for word in one]
-        given_back: int = await RETURN_TAKEN.run(client, (source,), (self.keys.group, consumer, *words))
-        return given_back
-
-
-def _answers(reply: Any) -> tuple[int, list[HeartbeatAnswer]]:
-    at_ms, *codes = reply
-    return at_ms, [HeartbeatAnswer(code) for code in codes]
+        await RETURN_TAKEN.run(client, (source,), (self.keys.group, self.consumer, *words))

@@ -5,7 +5,7 @@
 -- ARGV[4…] entry ID, times delivered, state of its handler, in turns; none: the beat alone. '0' = it waits, '1' = it is about to begin,
 -- '2' = it runs. Of a quarantined job, '1' says that it has arrived, and '2' comes after min(1 s, a third of the visibility timeout).
 --
--- Returns the server time in ms, and a result for each: 1 extended, 0 rejected (it is not ours any more), 2 payload gone (7.0 would drop
+-- Returns a result for each: 1 extended, 0 rejected (it is not ours any more), 2 payload gone (7.0 would drop
 -- it from the pending entries list unseen), 3 vanished: somebody deleted the consumer or the group, and nobody has it (hold.lua),
 -- 4 a read may have taken it by mistake just now, because the server's clock was set back (return_taken.lua): ask again.
 -- Raises NOGROUP, NOSETTINGS.
@@ -61,10 +61,10 @@ local function extend(entry_id, value, times, state)
   return 1
 end
 
-local reply = { at }
+local reply = {}
 for n, entry_id in ipairs(ids) do
   local i = first + 3 * (n - 1)
-  reply[n + 1] = extend(entry_id, quarantined[n], tonumber(ARGV[i + 1]), ARGV[i + 2])
+  reply[n] = extend(entry_id, quarantined[n], tonumber(ARGV[i + 1]), ARGV[i + 2])
 end
 probe_heartbeat(source, group)
 note_beat(settings)
