@@ -131,16 +131,16 @@ def document() -> str:
 
     shared = ProgramSettings.model_fields
     parts = [_HEAD, table(ProgramSettings, shared)]
-    sides: list[tuple[str, str, type[ProgramSettings]]] = [
-        ("reaper run", _REAPER, ReaperSettings),
-        ("worker run", _WORKER, WorkerSettings),
-        ("reaper pipeline", _PIPELINE, PipelineSettings),
+    sides: list[tuple[str, str, type[ProgramSettings], str]] = [  # the last column begins the settings for tuning
+        ("reaper run", _REAPER, ReaperSettings, "namespace"),
+        ("worker run", _WORKER, WorkerSettings, "backoff_cap"),
+        ("reaper pipeline", _PIPELINE, PipelineSettings, "redis_url_env"),
     ]
-    for program, text, kind in sides:
+    for program, text, kind, tuning in sides:
         own = [name for name in kind.model_fields if name not in shared]
-        common = [name for name in own if name not in kind.tuning]
-        parts += [text, f"### Common settings of `{program}`\n", table(kind, common)]
-        parts += [f"### Tuning of `{program}`\n", table(kind, [name for name in own if name in kind.tuning])]
+        first = own.index(tuning)
+        parts += [text, f"### Common settings of `{program}`\n", table(kind, own[:first])]
+        parts += [f"### Tuning of `{program}`\n", table(kind, own[first:])]
     return "\n".join(parts)
 
 

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -140,19 +140,6 @@ class ReaperSettings(ProgramSettings):
     if TYPE_CHECKING:
 
         def __init__(self, **values: Any) -> None: ...
-
-    tuning: ClassVar[frozenset[str]] = frozenset(
-        {
-            "namespace",
-            "name",
-            "lease_ttl",
-            "full_scan_interval",
-            "recovery_rate",
-            "health_host",
-            "journal_maxlen",
-            "consumer_retention",
-        }
-    )
 
     groups: Annotated[tuple[GroupSettings, ...], NoDecode, BeforeValidator(_read_groups)] = Field(
         default=(),

@@ -2,7 +2,7 @@
 
 import socket
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -29,10 +29,6 @@ class WorkerSettings(ProgramSettings):
     if TYPE_CHECKING:
 
         def __init__(self, **values: Any) -> None: ...
-
-    tuning: ClassVar[frozenset[str]] = frozenset(
-        {"backoff_cap", "group_start", "delete_settled", "consumer_retention", "health_host", "journal_maxlen"}
-    )
 
     stream: str = Field(description="Name of the stream of jobs.")
     group: str = Field(description="Name of the consumer group. The worker creates it if it is missing.")

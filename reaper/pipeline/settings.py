@@ -1,7 +1,6 @@
 """Settings of the data pipeline. Importing them needs no Spark."""
 
 from datetime import timedelta
-from typing import ClassVar
 
 from pydantic import Field
 
@@ -10,11 +9,6 @@ from workers.runtime.settings import ProgramSettings, Seconds
 
 class PipelineSettings(ProgramSettings):
     """All settings of the commands of `reaper pipeline`. Durations are seconds."""
-
-    tuning: ClassVar[frozenset[str]] = frozenset(
-        {"redis_url_env", "journal_pattern", "dead_letter_pattern", "max_entries_per_trigger", "fail_on_data_loss"}
-        | {"max_tasks", "trim_margin"}
-    )
 
     lake: str = Field(
         "lake",

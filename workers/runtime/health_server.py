@@ -9,7 +9,7 @@ import logging
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from time import monotonic
@@ -204,9 +204,6 @@ def _probe_routes(pulse: Pulse, obstacles: Obstacles, client: Redis) -> "list[Ba
 
 def is_loopback(host: str) -> bool:
     """Tell whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    with suppress(ValueError):
+        return host == "localhost" or ip_address(host).is_loopback
+    return False

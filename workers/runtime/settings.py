@@ -109,8 +109,6 @@ class Settings(BaseSettings):
     """Environment variables with the prefix that are no settings (the demo's, for example)."""
     siblings: ClassVar[tuple[str, ...]] = ()
     """Classes of other programs with the same prefix and file, as ``module:name``. Their settings are valid names."""
-    tuning: ClassVar[frozenset[str]] = frozenset()
-    """Settings that few installations change. The reference lists them in a table of their own."""
 
     @field_validator("*", mode="before")
     @classmethod
