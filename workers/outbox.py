@@ -97,14 +97,8 @@ class BaseProducer(Generic[ClientT]):
     def _calls(self, jobs: Iterable[PackedJob]) -> "Iterator[EnqueueCall]":
         """Yield the calls that enqueue ``jobs``, each when it is about to be sent for the first time."""
         for some in in_calls(jobs, lambda job: job.size, most=CALL_JOBS, most_bytes=CALL_BYTES):
-            request = Enqueueing(
-                self._keys,
-                some,
-                uuid.uuid4().hex,
-                to_ms(CALL_REMEMBERED),
-                self._window_ms,
-            )
-            yield EnqueueCall(request)
+            call = uuid.uuid4().hex
+            yield EnqueueCall(Enqueueing(self._keys, some, call, to_ms(CALL_REMEMBERED), self._window_ms))
 
 
 class EnqueueCall:
@@ -128,7 +122,7 @@ class EnqueueCall:
         if not is_contact_error(error):
             if isinstance(error, ResponseError):
                 return None
-            raise _unknown(self.request.keys.stream, self.request.jobs, error) from error
+            raise self._unknown(error) from error
         self.give_up_in_time(error)
         self._failures += 1
         return pause_s(self._failures)
@@ -136,12 +130,12 @@ class EnqueueCall:
     def give_up_in_time(self, error: Exception) -> None:
         """Raise UnreachableError, because of ``error``, where it was sent again for long enough."""
         if monotonic() > self._give_up_at:
-            raise _unknown(self.request.keys.stream, self.request.jobs, error) from error
+            raise self._unknown(error) from error
 
-
-def _unknown(stream: str, jobs: Sequence[PackedJob], error: Exception) -> UnreachableError:
-    return UnreachableError(
-        f"cannot confirm {counted(len(jobs), 'job')} of {stream!r}, of which the first is "
-        f"{text(jobs[0].job_id)}: {str(error) or type(error).__name__}. If they have job_ids of your own, "
-        "enqueue them again: none is added twice."
-    )
+    def _unknown(self, error: Exception) -> UnreachableError:
+        jobs = self.request.jobs
+        return UnreachableError(
+            f"cannot confirm {counted(len(jobs), 'job')} of {self.request.keys.stream!r}, of which the first is "
+            f"{text(jobs[0].job_id)}: {str(error) or type(error).__name__}. If they have job_ids of your own, "
+            "enqueue them again: none is added twice."
+        )

@@ -7,7 +7,7 @@ function can leak a GeneratorExit or CancelledError. A task group puts exits int
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from workers.protocol.log_fields import Fields
 
@@ -49,13 +49,10 @@ def exits_in(error: BaseException) -> list[SystemExit | KeyboardInterrupt]:
 
 def plain_error(group: BaseExceptionGroup[BaseException], kind: type[ErrorT]) -> ErrorT | None:
     """Return the first error of ``kind`` in a task group's group, or None."""
-    found = group.subgroup(kind)
-    while found is not None:
-        first = found.exceptions[0]
-        if not isinstance(first, BaseExceptionGroup):
-            return first
-        found = first
-    return None
+    found: Any = group.subgroup(kind)
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return cast("ErrorT | None", found)
 
 
 def log_failure(logger: logging.Logger, level: int, error: BaseException, message: str, facts: Fields) -> None:
