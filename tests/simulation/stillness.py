@@ -50,7 +50,9 @@ class Stillness:
         setting, timeouts = self._world.story.setting, self._world.visibilities
         lease_s = min(setting.lease_s, max(timeouts) / LEASES) if self._world.story.has_replicas else 0.0
         longest = min(max(timeouts), max(self._agreed_s, timeouts[-1]) + self._former_s)
-        return longest + lease_s + SCANS * SCANS_PART * setting.visibility_s
+        # A step back of the server's clock is a gap. A delivery that is found idle for less than before starts anew.
+        is_set_back = any(step.kind == "clock" and step.value < 0 for step in self._world.story.steps)
+        return longest * (2 if is_set_back else 1) + lease_s + SCANS * SCANS_PART * setting.visibility_s
 
     @property
     def _former_s(self) -> float:

@@ -81,8 +81,16 @@ async def test_an_observer_shows_a_group_whose_workers_recover_by_themselves(
 
 
 async def test_replicas_and_the_holder_are_told(served: Served) -> None:
-    found = await _overview(served)
-    assert [(one["id"], one["held"]) for one in found["replicas"]] == [(served.reaper.replica_id, 1)]
+    async def registered() -> Any:
+        """The replica registers again just after it has taken the lease."""
+        found = await _overview(served)
+        return (
+            found
+            if [(one["id"], one["held"]) for one in found["replicas"]] == [(served.reaper.replica_id, 1)]
+            else None
+        )
+
+    found = await wait_until(registered, "the replica is listed with the group that it holds")
     assert [(one["served_by"], one["token"]) for one in found["groups"]] == [(served.reaper.replica_id, 1)]
 
 
