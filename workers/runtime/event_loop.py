@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import TypeVar, TypeVarTuple, cast
+from typing import TypeVar, TypeVarTuple
 
 import anyio
 
@@ -18,23 +18,17 @@ logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 ArgumentTs = TypeVarTuple("ArgumentTs")
 
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
 ALLOCATIONS = 50_000
 """New containers between two collections. With Python's own 700, a collection runs every few batches of jobs."""
 
 
 def run_in_loop(function: Callable[[*ArgumentTs], Awaitable[ResultT]], *arguments: *ArgumentTs) -> ResultT:
     """Run ``function`` in a new event loop and return its result. The loop is uvloop's if uvloop is installed."""
-    new_loop = loop_factory()
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with suppress(ImportError):
+        new_loop = import_module("uvloop").new_event_loop
     logger.debug("event loop chosen: %s", fields(module=new_loop.__module__.partition(".")[0]))
     return anyio.run(function, *arguments, backend_options={"loop_factory": new_loop})
-
-
-def loop_factory() -> NewLoop:
-    """Return the function that makes an event loop: uvloop's if it is installed, else asyncio's."""
-    with suppress(ImportError):
-        return cast("NewLoop", import_module("uvloop").new_event_loop)
-    return asyncio.new_event_loop
 
 
 def require_asyncio(what: str) -> asyncio.AbstractEventLoop:
