@@ -32,7 +32,6 @@ from tests.benchmarks import (
     scan,
     schedule,
     throughput,
-    tracing,
 )
 from tests.benchmarks.machine import describe
 from tests.benchmarks.page import Chapter, Page, demands_of, read_page, terminal_table, verdict, write_page
@@ -51,7 +50,6 @@ BENCHMARKS: dict[str, ModuleType] = {
         failover,
         many_pairs,
         throughput,
-        tracing,
         latency,
         round_trips,
         idle,
