@@ -142,10 +142,9 @@ class WorkerTelemetry:
         if self._measures:
             self._measure(batch, sum(rejected), took_s)
         for job, is_rejected in zip(batch, rejected, strict=True) if self.traces else ():
-            if job.span is not None and is_rejected:
-                _end_rejected(job, job.span)
-            elif job.span is not None:
-                _end(job, job.span)
+            if job.span is not None:
+                (_end_rejected if is_rejected else _end)(job, job.span)
+                job.span = None  # the settlement is repeated if the user lacks a permission
 
     def lost_ended(self, job: Delivery) -> None:
         """Export a delivery whose handler has ended after the delivery was recovered. It is not settled."""
