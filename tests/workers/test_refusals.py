@@ -7,8 +7,12 @@ from typing import Any
 
 import anyio
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from reaper.operations.acl import Role, rules_of
 from tests.support.knobs import hurry
@@ -16,6 +20,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, make_worker, pending_of, running, wait_for_settled
 from workers import Job, Reject
+from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.calls.moves import Moves
 from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import Meaning, meaning_of
@@ -96,6 +101,26 @@ async def test_a_dead_letter_that_may_not_be_written_keeps_no_acknowledgement_wa
         await wait_until(lambda: worker.counts.dead_lettered == 1, "the dead letter is written")
 
     assert await pending_of(client) == []
+
+
+async def test_a_settlement_that_is_repeated_ends_the_span_of_its_delivery_once(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
+    async def handle(_job: Job) -> None:
+        raise Reject("malformed")
+
+    await enqueue(client, 1)
+    async with running(make_worker(await restrict(client, server, "-xadd"), handle, journal=False)) as worker:
+        await wait_until(lambda: worker.process and worker.process._settlements._failures >= 2, "it is tried again")
+        await change_rights(client, "+xadd")
+        await wait_until(lambda: worker.counts.dead_lettered == 1, "the dead letter is written")
+    assert len(spans.get_finished_spans()) == 1
+    assert "ended span" not in caplog.text
 
 
 async def test_what_the_server_refuses_without_a_reason_is_held_only_if_it_would_settle_others(
@@ -236,6 +261,28 @@ async def test_an_embedded_worker_that_may_not_claim_reads_on(
         await change_rights(client, "+xclaim")
         await wait_for_settled(worker, 4)
     assert len(errors_in(caplog, "Redis rejects a call", "recovering stalled deliveries")) == 1
+
+
+@pytest.mark.parametrize(("call", "part"), [("recover_page", "recovering"), ("move_due", "moving")])
+@pytest.mark.parametrize("error", [NoPermissionError("no right"), AuthenticationError("wrong password")], ids=str)
+async def test_a_call_that_was_rejected_is_no_obstacle_any_more_once_a_reaper_makes_it(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, call: str, part: str, error: RedisError
+) -> None:
+    async def reject(*_: object, **__: object) -> None:
+        raise error
+
+    async def handle(_job: Job) -> None:
+        """Return."""
+
+    hurry(monkeypatch.setattr)
+    monkeypatch.setattr(GroupMoves, call, reject)
+    async with running(make_worker(server.url, handle, recovery="embedded", refresh_s=0.05)) as worker:
+        process = worker.process
+        assert process is not None
+        await wait_until(lambda: process.refusals, f"{part} is rejected")
+        await client.set(KEYS.lease, "replica.nonce@60000", px=60_000)
+        await client.hset(KEYS.agreement, "recovery", "reaper")
+        await wait_until(lambda: not process.refusals, "the worker is ready")
 
 
 async def test_a_worker_whose_every_read_is_refused_says_so_once(

@@ -80,6 +80,7 @@ class Upkeep(WorkerPart):
         failures = 0
         while True:
             if not self._membership.recovers:
+                self._reporter.works(part)  # a reaper makes the call now, so its rejection is no obstacle any more
                 await self._membership.joined.wait()
                 continue
             try:

@@ -144,6 +144,8 @@ class Reader(WorkerPart):
         else:
             deliveries = self._received(await self._read(free))
             self._reporter.works(READING)
+            if not self._membership.recovers:
+                self._reporter.works(RECOVERING)  # as in `workers.embedded.upkeep`
             self.has_read = was_read = True
         for job in deliveries:
             job.source.deliveries[job.raw_entry_id] = job

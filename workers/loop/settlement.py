@@ -151,8 +151,6 @@ class Settlements(WorkerPart):
             results = await self._send(queue, batch)
         except (RedisError, OSError) as error:
             return await self._failed(queue, batch, error)
-        if results is None or not any(map(_is_denied, results)):
-            self._reporter.works(queue.part)
         is_done = self._answered(queue, batch, results)
         self._telemetry.settled(batch, results, perf_counter() - began)
         queue.limit = SETTLE_BATCH
@@ -257,6 +255,8 @@ class Settlements(WorkerPart):
             queue.source.hold(denied)
             queue.waiting += denied
             self._gathered += len(denied)
+        if not denied:
+            self._reporter.works(queue.part)
         self._settled.notify()
         self._are_answered()
         return not denied
