@@ -47,8 +47,9 @@ class RoutedClient(Redis):
     async def client_for(self, key: bytes) -> Redis:
         """Return a client for the node that has ``key``. Raises NoMasterError."""
         client = self._client_of(await self._directory.owner(slot_of(key)))
-        for node in self._clients.keys() - self._directory.table.masters:
-            await self._clients.pop(node).aclose()  # calls that are under way there see a lost contact
+        left = [self._clients.pop(node) for node in self._clients.keys() - self._directory.table.masters]
+        for one in left:
+            await one.aclose()  # calls that are under way there see a lost contact
         return client
 
     async def masters(self) -> list[Redis]:
