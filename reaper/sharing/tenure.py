@@ -302,7 +302,7 @@ class Tenure:
             self._holder, self._token, self._may_be_ours = term.holder, term.token, bool(term.holder)
             self._wait(0)
         elif not term.holder:
-            self._wait(FAILURE_PAUSE_S if reason is EndOfTerm.FAILED else 0)
+            self._wait_after(reason)
         else:
             self._note_left(term, reason)
             if reason is EndOfTerm.NOT_OURS:
@@ -326,7 +326,16 @@ class Tenure:
         with anyio.move_on_after(LEAVE_S), suppress(RedisError, OSError):
             await self._lease.hand(term.holder, to, reason)
         self._look_at_s, self._was_free = anyio.current_time() + OFFER_MS / 1000 + random.uniform(0.02, 0.2), True
-        self._wait(random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S) if reason is EndOfTerm.FAILED else 0)
+        self._wait_after(reason)
+
+    def _wait_after(self, reason: EndOfTerm) -> None:
+        """Go on at once, or in a while after a failure. No notice ends that pause: our own one comes with each end."""
+        if reason is EndOfTerm.FAILED:
+            self._is_busy = True
+            alarm = Alarm(partial(self._wait, 0))
+            self._context.wheel.put(alarm, random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S))
+        else:
+            self._wait(0)
 
     async def _free(self) -> None:
         """Leave no lease behind of an attempt without an answer, which may have won."""

@@ -343,3 +343,26 @@ async def test_an_error_that_nobody_expected_ends_the_term_and_another_begins(
     async with Place(lease, FIRST, (FIRST,)).running() as tenure:
         await anyio.sleep(3)
         assert (tenure.is_held, lease.token) == (True, 2)
+
+
+@pytest.mark.parametrize("pair", [(FIRST,), (FIRST, SECOND)], ids=["alone", "with another one"])
+async def test_a_group_that_fails_all_the_time_is_tried_about_once_a_second(
+    lease: Lease, monkeypatch: pytest.MonkeyPatch, pair: tuple[str, ...]
+) -> None:
+    places = [Place(lease, me, pair) for me in pair]
+    hand = lease.hand
+
+    async def hand_and_publish(*words: Any) -> bool:
+        was_ours = await hand(*words)
+        for place in places:
+            place.wakes.notice()
+        return was_ours
+
+    monkeypatch.setattr(GroupLease, "hand", hand_and_publish)
+    monkeypatch.setattr(GroupWatch, "begin", lambda watch: watch.end(EndOfTerm.FAILED))
+    async with anyio.create_task_group() as tasks:
+        for place in places:
+            tasks.start_soon(place.tenures.run)
+        await anyio.sleep(10)
+        tasks.cancel_scope.cancel()
+    assert 5 * len(pair) <= lease.token <= 20 * len(pair) + 1
