@@ -254,6 +254,17 @@ async def test_a_lease_that_was_offered_in_vain_is_taken_back_and_kept_for_a_whi
         assert len(lease.times("hand")) == hands + 1
 
 
+async def test_the_notice_of_its_own_offer_does_not_make_it_wait_longer_for_an_offer_in_vain(lease: Lease) -> None:
+    place = Place(lease, SECOND, (SECOND,))
+    async with place.running() as tenure:
+        await anyio.sleep(1)
+        place.reranked(FIRST, SECOND)
+        await anyio.sleep(0.01)
+        place.wakes.notice()
+        await anyio.sleep(OFFER_MS / 1000 + 0.3)
+        assert tenure.is_held
+
+
 async def test_an_offer_is_taken_at_once_and_not_handed_back(lease: Lease) -> None:
     lease.value = f"offer:{SECOND}"
     place = Place(lease, SECOND, (FIRST, SECOND))  # the first one leaves, and is still registered
