@@ -114,7 +114,9 @@ async def test_a_reaper_that_starts_next_to_embedded_workers_takes_the_group_ove
         async with running_reaper(server.url) as reaper:
             await holds(reaper)
             await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
-            await wait_until(lambda: "recovery reaper is in force, embedded is set" in caplog.text, "the worker notices")
+            await wait_until(
+                lambda: "recovery reaper is in force, embedded is set" in caplog.text, "the worker notices"
+            )
             enqueued = await enqueue(client, 3, fail="")
             await nothing_left(client)
     assert "setting=recovery before=embedded after=reaper" in caplog.text
