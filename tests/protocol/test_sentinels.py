@@ -1,10 +1,14 @@
 """Clients find the master that the Sentinels name, leave one that is demoted, and say why there is none."""
 
+import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
+import anyio
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -134,6 +138,35 @@ async def test_why_there_is_no_master_is_told_in_one_sentence(setup: Setup, mast
             await check_server(client, url)
     with closing(blocking_client(url)) as blocking, pytest.raises(NoMasterError):
         blocking.ping()
+
+
+async def test_a_silent_sentinel_is_asked_once_for_all_callers_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "ANSWER_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        url = f"redis+sentinel://127.0.0.1:{silent.getsockname()[1]}/{NAME}/0"
+
+        def questions() -> int:
+            number = 0
+            with suppress(BlockingIOError):
+                while True:
+                    silent.accept()[0].close()
+                    number += 1
+            return number
+
+        async with commands_client(url) as client:
+            failures = await asyncio.gather(*(client.ping() for _ in range(12)), return_exceptions=True)
+            assert [type(one) for one in failures] == [NoMasterError] * 12
+            assert questions() <= 2  # the second one is for callers that came after the first one was sent
+            for _ in range(12):  # the callers do not wait for the answer
+                with anyio.move_on_after(0):
+                    await client.ping()
+            await asyncio.gather(client.ping(), return_exceptions=True)
+            assert questions() <= 3
+        with closing(blocking_client(url, max_connections=12)) as blocking, ThreadPoolExecutor(12) as threads:
+            calls = [threads.submit(blocking.ping) for _ in range(12)]
+            assert [type(call.exception()) for call in calls] == [NoMasterError] * 12
+            assert questions() <= 3
 
 
 async def test_sentinels_have_users_of_their_own(setup: Setup) -> None:

@@ -10,11 +10,13 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from math import inf
 from threading import Lock
 from typing import Any
 
 import redis
 from anyio import CapacityLimiter, to_thread
+from anyio import Lock as AsyncLock
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
@@ -48,9 +50,13 @@ class Directory:
         self._silent: set[Host] = set()
         self._connection: redis.Connection | None = None
         self._turn = Lock()
+        self._asking = AsyncLock()
         self._doubts = 0
-        self._asked_at: float | None = None
-        self._is_asking = False
+        self._answered_doubts = 0
+        """The number of doubts when the latest question was sent."""
+        self._asked_at = -inf
+        self._failure: NoMasterError | None = None
+        """The reason if the latest question had no answer."""
         self.table = SlotTable()
         """The latest answer. Empty if there was none yet."""
 
@@ -61,23 +67,26 @@ class Directory:
 
     def owner_blocking(self, slot: int) -> Host:
         """Do the same in a thread that may block."""
-        if self._is_old():
-            self._ask()
+        doubts = self._doubts
+        if self._is_old(doubts):
+            self._ask(doubts)
         return self._owner(slot)
 
     async def look(self) -> None:
         """Ask if the answer is old. While one task asks, the others use the latest answer. Raises NoMasterError."""
-        if self._is_old() and not (self._is_asking and self.table.ranges):
-            # A cancelled caller does not wait for the answer.
-            await to_thread.run_sync(self._ask, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+        doubts = self._doubts
+        if self._is_old(doubts) and not (self._asking.locked() and self.table.ranges):
+            async with self._asking:
+                # A cancelled caller does not wait for the answer.
+                await to_thread.run_sync(self._ask, doubts, abandon_on_cancel=True, limiter=CapacityLimiter(1))
 
     def doubt(self) -> None:
         """Ask another server for the next answer, because one that is cut off gives old answers."""
         self._doubts += 1
-        self._asked_at = None
 
-    def _is_old(self) -> bool:
-        return self._asked_at is None or time.monotonic() - self._asked_at > LOOK_S
+    def _is_old(self, doubts: int) -> bool:
+        """Return whether the latest question was sent before the last of ``doubts``, or too long ago."""
+        return doubts > self._answered_doubts or time.monotonic() - self._asked_at > LOOK_S
 
     def _owner(self, slot: int) -> Host:
         owner = self.table.owner(slot)
@@ -85,18 +94,28 @@ class Directory:
             raise NobodyYetError(f"no node of the cluster serves slot {slot} now")
         return owner
 
-    def _ask(self) -> None:
+    def _ask(self, doubts: int) -> None:
+        """Ask, unless another caller asked while this one waited. Otherwise a silent server would delay them in turn.
+
+        Raises NoMasterError.
+        """
         with self._turn:
-            self._is_asking, doubts = True, self._doubts
-            try:
-                table = self._answer()
-            finally:
-                self._asked_at = time.monotonic() if doubts == self._doubts else None
-                self._is_asking = False
+            if self._is_old(doubts):
+                answered_doubts = self._doubts
+                try:
+                    self._take(self._answer())
+                except NoMasterError as error:
+                    self._failure = error
+                self._answered_doubts, self._asked_at = answered_doubts, time.monotonic()
+            failure = self._failure
+        if failure is not None:
+            raise type(failure)(*failure.args)  # each caller needs an exception of its own
+
+    def _take(self, table: SlotTable) -> None:
         if self._is_sentinel and self.table.masters - table.masters:
             (host, port) = next(iter(table.masters))
             logger.info("primary changed: %s", fields(name=self._address.master, address=f"{host}:{port}"))
-        self.table = table
+        self.table, self._failure = table, None
 
     def _answer(self) -> SlotTable:
         """Ask one server after the other. Raises NoMasterError with the answer of each."""
@@ -129,7 +148,7 @@ class Directory:
     def _connections(self) -> Iterator[redis.Connection]:
         """Yield the connection that is open, and new ones. Servers that did not answer the last time come last."""
         connection, self._connection = self._connection, None
-        if connection is not None and self._asked_at is not None:
+        if connection is not None and self._doubts == self._answered_doubts:
             yield connection
         elif connection is not None:
             with suppress(RedisError, OSError):
