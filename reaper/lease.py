@@ -19,6 +19,8 @@ LEASE_TAKE = load_script("reaper", "lease_take")
 TICK = load_script("reaper", "tick")
 LEASE_HAND = load_script("reaper", "lease_hand")
 
+OFFER = "offer:"
+"""The value of a lease that is for one replica only begins so. The ID of the replica follows."""
 OFFER_MS = 2_000
 """For so long a lease that was handed over is for one replica only."""
 PAGE = 100

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -24,17 +25,17 @@ MOST = 250
 """Short commands of one pipeline. The server is busy with it for some milliseconds."""
 
 Answered = Callable[[Any], None]
-"""Called with the reply, or with an error of Redis or of the connection. It should not raise."""
+"""Called with the reply, or with the error that prevented it. It should not raise."""
 
 
 class _Lane:
     """The commands for one node. One pipeline of them is under way at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: int) -> None:
+        self.turn = turn
+        """Which of the connections to the node it uses."""
         self.waiting: list[tuple[Sequence[Any], Answered]] = []
         self.sending: asyncio.Task[None] | None = None
-        self.client: Redis | None = None
-        self.connection: KeptConnection | None = None
 
 
 class PipelinedClient(Redis):
@@ -52,6 +53,8 @@ class PipelinedClient(Redis):
         self._client = client
         self._routed = client if isinstance(client, RoutedClient) else None
         self._lanes: dict[tuple[Host | None, int], _Lane] = {}
+        self._kept: WeakKeyDictionary[Redis, list[KeptConnection]] = WeakKeyDictionary()
+        """The connections to each node, by its client. Lanes share them while slots move to another node."""
         self._connections, self._most = connections, most
         self._turn = 0
         self._is_closed = False
@@ -65,7 +68,7 @@ class PipelinedClient(Redis):
         self._turn = (self._turn + 1) % self._connections
         lane = self._lanes.get((node, self._turn))
         if lane is None:
-            lane = self._lanes[node, self._turn] = _Lane()
+            lane = self._lanes[node, self._turn] = _Lane(self._turn)
         lane.waiting.append((words, answered))
         if lane.sending is None:
             # No task group: a lane goes on while the tasks of the replica are cancelled, and leases are handed over.
@@ -111,18 +114,12 @@ class PipelinedClient(Redis):
             while lane.waiting:
                 batch, lane.waiting = lane.waiting[: self._most], lane.waiting[self._most :]
                 try:
-                    if self._is_closed:
-                        raise RedisConnectionError("the client is closed")
                     if node is None and self._routed:
                         await self._routed.masters()  # now it knows the nodes
-                        for words, answered in batch:
-                            if self._node_of(words):
-                                self.ask(words, answered)
-                            else:
-                                answered(NoMasterError("no node of the cluster has the slot of the key"))
+                        self._spread(batch)
                         continue
                     replies = await self._execute(lane, [words for words, _ in batch])
-                except (RedisError, OSError) as error:
+                except Exception as error:  # noqa: BLE001 - a group that gets no answer to its tick does nothing more
                     batch, lane.waiting = batch + lane.waiting, []
                     replies = [error] * len(batch)
                 for (words, answered), reply in zip(batch, replies, strict=True):
@@ -130,13 +127,24 @@ class PipelinedClient(Redis):
         finally:
             lane.sending = None
 
+    def _spread(self, batch: Sequence[tuple[Sequence[Any], Answered]]) -> None:
+        """Let each command join those for its node."""
+        for words, answered in batch:
+            if self._node_of(words):
+                self.ask(words, answered)
+            else:
+                _pass_on(NoMasterError("no node of the cluster has the slot of the key"), answered, words)
+
     async def _execute(self, lane: _Lane, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        if self._is_closed:
+            raise RedisConnectionError("the client is closed")
         routed = self._routed
         client = await routed.client_for(key_of(commands[0]) or b"") if routed else self._client
-        if lane.connection is None or lane.client is not client:
-            lane.client, lane.connection = client, KeptConnection(client)
+        kept = self._kept.get(client)
+        if kept is None:
+            kept = self._kept[client] = [KeptConnection(client) for _ in range(self._connections)]
         try:
-            replies = await lane.connection.execute_together(commands)
+            replies = await kept[lane.turn].execute_together(commands)
         except (RedisError, OSError) as error:
             if routed:
                 routed.failed(error)

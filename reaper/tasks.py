@@ -105,7 +105,7 @@ class Chores:
         self._ended = ended
         under_way = [chore.scope for chore in self._chores.values() if chore.scope]
         for chore in self._chores.values():
-            chore.alarm.cancel()
+            chore.alarm.end()
         for scope in under_way:
             scope.cancel()
         if not under_way:

@@ -28,6 +28,14 @@ class Alarm:
         """Do not ring."""
         self.due_s = inf
 
+    def end(self) -> None:
+        """Never ring again. A wheel may keep the alarm for hours, but not the objects that it would have called."""
+        self.due_s, self.ring = inf, _ring_nowhere
+
+
+def _ring_nowhere() -> None:
+    """Do nothing."""
+
 
 class Wheel:
     """Rings alarms. `run` must be running. An alarm rings in the task of `run`."""

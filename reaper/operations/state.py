@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from reaper.lease import OFFER
 from reaper.replicas import GroupReport, PatternCounts, Replica
 from workers.protocol.calls.refusals import RecoveryWait
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode
 
-_OFFER = "offer:"
 _NONCE = re.compile(r"\.[0-9a-f]+@\d+$")
 
 
 def replica_of(holder: str) -> str:
     """Return the ID of the replica in the value of a lease: ``replica.nonce@TTL``, or ``offer:replica``."""
-    return _NONCE.sub("", holder.removeprefix(_OFFER))
+    return _NONCE.sub("", holder.removeprefix(OFFER))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from reaper.failpoints import failpoint
 from reaper.layout import layout_refusal, server_refusal
-from reaper.lease import OFFER_MS, EndOfTerm, GroupLease, Taken, Term
+from reaper.lease import OFFER, OFFER_MS, EndOfTerm, GroupLease, Taken, Term
 from reaper.reasons import FEW_GROUPS
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.group_watch import GroupWatch
@@ -58,6 +58,7 @@ class Tenure:
         """Work or a call is under way; and it is time to go on when that has ended."""
         self._is_noticed = False
         self._was_free = False
+        """At the last look, the lease was free, or offered to another replica."""
         self._look_at_s = self._keeps_until_s = 0.0
         self._holder = ""
         """The value that we take the lease by; '' = the next attempt draws one."""
@@ -202,7 +203,7 @@ class Tenure:
             self._hold(Term("", 0))
 
     def _looked(self, found: str | Exception) -> None:
-        """Take the lease if it was offered to us, or was free at two looks. Otherwise leave it to others."""
+        """Take the lease if it was offered to us, or stays free. Otherwise leave it to the other replicas."""
         if isinstance(found, Exception):
             self._notes.failed(TAKE, found)
             self._wait(random.uniform(*RETRY_S))
@@ -210,24 +211,31 @@ class Tenure:
         now = anyio.current_time()
         self.has_answer = True
         self._notes.worked(TAKE)
-        if found == f"offer:{self._context.replica_id}":
+        if found == OFFER + self._context.replica_id:
             self._keeps_until_s = now + OFFER_MS / 1000  # a replica that leaves may still come first for a moment
         elif not found and self._was_free:
             self._keeps_until_s = now + KEEPS * self._tick_s
         else:
-            self._was_free = not found
-            ticks = LOOKS * (self._rank or 1) * random.uniform(0.5, 1) if found else random.uniform(1, 2)
-            pause_s = self._tick_s * ticks
+            self._was_free = not found or found.startswith(OFFER)
+            pause_s = self._leave_it_s(found)
             self._look_at_s = now + pause_s
             self._wait(pause_s)
             return
         self._start(self._attempt)
 
+    def _leave_it_s(self, found: str) -> float:
+        """Return for how many seconds to leave a lease to the other replicas that has the value ``found``."""
+        if found.startswith(OFFER):
+            return OFFER_MS / 1000 + random.uniform(0.02, 0.2)
+        if not found:
+            return self._tick_s * random.uniform(1, 2)
+        return self._tick_s * LOOKS * (self._rank or 1) * random.uniform(0.5, 1)
+
     # ---- taking
 
     async def _attempt(self) -> None:
         """Try to take the lease."""
-        self._was_free = False
+        self._was_free, self._look_at_s = False, 0.0
         self._holder = self._holder or self._lease.new_holder()
         term, wait_s = None, random.uniform(*RETRY_S)
         with anyio.CancelScope() as self._attempts:
@@ -302,7 +310,7 @@ class Tenure:
             self._holder, self._token, self._may_be_ours = term.holder, term.token, bool(term.holder)
             self._wait(0)
         elif not term.holder:
-            self._wait(FAILURE_PAUSE_S if reason is EndOfTerm.FAILED else 0)
+            self._wait_after(reason)
         else:
             self._note_left(term, reason)
             if reason is EndOfTerm.NOT_OURS:
@@ -325,8 +333,16 @@ class Tenure:
         to = next((one for one in heirs if one != self._context.replica_id), "")
         with anyio.move_on_after(LEAVE_S), suppress(RedisError, OSError):
             await self._lease.hand(term.holder, to, reason)
-        self._look_at_s, self._was_free = anyio.current_time() + OFFER_MS / 1000 + random.uniform(0.02, 0.2), True
-        self._wait(random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S) if reason is EndOfTerm.FAILED else 0)
+        self._wait_after(reason)
+
+    def _wait_after(self, reason: EndOfTerm) -> None:
+        """Go on at once, or in a while after a failure. No notice ends that pause: our own one comes with each end."""
+        if reason is EndOfTerm.FAILED:
+            self._is_busy = True
+            alarm = Alarm(partial(self._wait, 0))
+            self._context.wheel.put(alarm, random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S))
+        else:
+            self._wait(0)
 
     async def _free(self) -> None:
         """Leave no lease behind of an attempt without an answer, which may have won."""

@@ -30,7 +30,7 @@ def serving_health(reaper: Reaper) -> AbstractAsyncContextManager[int | None]:
 def _obstacles(reaper: Reaper) -> list[str]:
     """Return why the replica is not ready. A ready one knows which replica holds the lease of each group."""
     if reaper.refusals:
-        return [f"Redis refuses: {why}" for why in reaper.refusals]
+        return [f"Redis rejects a call: {why}" for why in reaper.refusals]
     if not reaper.has_worked:
         return ["the replica has not registered, or does not know yet who holds the lease of each group"]
     return []

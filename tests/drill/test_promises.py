@@ -98,10 +98,6 @@ VIOLATIONS = {
         ),
         "I3: job bad was quarantined by term 1 after the end of a term",
     ),
-    "of the terms before there was a journal, an earlier one acted after a later one": (
-        replace(GOOD, events=[by_reaper("quarantined", "done", token=2), *GOOD.events]),
-        "I3: job slow was recovered by term 1 after term 2 acted",
-    ),
     "the lease was left by another replica": (
         with_events(lease("lease_left", 2, "r9.ab@1000")),
         "I3: r9.ab@1000 left the lease, and r2.ab@1000 held it",

@@ -97,10 +97,10 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
             handler.open_gate()
             await nothing_left(client)
             (mismatch,) = find_mismatches(await agreed(client), 0)  # as in `reaper status`
-            assert mismatch.endswith("recovery reaper is agreed, embedded is set")
+            assert mismatch.endswith("recovery reaper is in force, embedded is set")
         assert await holds(reaper) == 1, "nobody has taken anything from the reaper"
     assert await modes_of_recoveries(client) == {"reaper"}
-    assert "recovery reaper is agreed, embedded is set" in caplog.text
+    assert "recovery reaper is in force, embedded is set" in caplog.text
     assert times(handler.starts) == dict.fromkeys([*enqueued, *more, *stalled], 1)
     assert await violations(client, {**enqueued, **more, **stalled}, [handler], finished=True) == []
 
@@ -114,7 +114,9 @@ async def test_a_reaper_that_starts_next_to_embedded_workers_takes_the_group_ove
         async with running_reaper(server.url) as reaper:
             await holds(reaper)
             await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
-            await wait_until(lambda: "recovery reaper is agreed, embedded is set" in caplog.text, "the worker notices")
+            await wait_until(
+                lambda: "recovery reaper is in force, embedded is set" in caplog.text, "the worker notices"
+            )
             enqueued = await enqueue(client, 3, fail="")
             await nothing_left(client)
     assert "setting=recovery before=embedded after=reaper" in caplog.text
@@ -228,7 +230,7 @@ async def test_where_there_is_no_reaper_embedded_workers_recover_what_plain_ones
             assert await mode(client) == "embedded"
             await wait_until(lambda: len(embedded.completions) == 4, "what was dead is run")
             await wait_until(
-                lambda: "recovery embedded is agreed, reaper is set" in caplog.text, "the plain worker notices"
+                lambda: "recovery embedded is in force, reaper is set" in caplog.text, "the plain worker notices"
             )
             plain.open_gate()
             await nothing_left(client)

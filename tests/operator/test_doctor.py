@@ -104,9 +104,9 @@ async def test_a_group_that_no_replica_holds_is_found(scene: Scene, reaper: Comm
 async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     until_ms = await scene.now_ms() + 600_000
-    registration = f"{until_ms},worker w1: max_deliveries 3 is agreed, 9 is set"
+    registration = f"{until_ms},worker w1: max_deliveries 3 is in force, 9 is set"
     await scene.client.hset(scene.keys.agreement, "member:w1.1", registration)
-    assert await _wrong(reaper) == [("mismatch", "worker w1: max_deliveries 3 is agreed, 9 is set")]
+    assert await _wrong(reaper) == [("mismatch", "worker w1: max_deliveries 3 is in force, 9 is set")]
 
 
 async def test_settings_that_are_not_in_force_are_found(scene: Scene, reaper: Command) -> None:

@@ -147,6 +147,7 @@ async def test_a_quarantined_job_tells_how_many_go_first(scene: Scene, reaper: C
     assert _shown(told, "place", "source", "quarantined_before", "deliveries") == [
         "quarantined", "{orders}:scheduled:billing", 1, 2
     ]  # fmt: skip
+    assert told["next"].endswith("it becomes ready after 1 other job")
     assert [event["event"] for event in told["events"]] == ["quarantined"]
 
 

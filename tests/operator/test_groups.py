@@ -39,6 +39,14 @@ async def test_a_pair_that_does_not_exist_is_refused(scene: Scene, reaper: Comma
 # --- pause and resume
 
 
+async def test_a_paused_group_is_not_recovered_until_it_is_resumed(scene: Scene, reaper: Command) -> None:
+    stalled = await scene.stalled()
+    await reaper("groups", "pause", *BILLING)
+    assert await scene.recover(stalled) == [b"paused"]
+    await reaper("groups", "resume", *BILLING)
+    assert len((await scene.recover(stalled))[6]) == 1
+
+
 async def test_pause_and_resume_say_what_they_changed(scene: Scene, reaper: Command) -> None:
     await scene.agree(policy="stream")
     answers = [(await reaper("groups", verb, *BILLING)).out for verb in ("pause", "pause", "resume", "resume")]

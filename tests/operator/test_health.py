@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reaper.operations.judgement import folded, judge, remarks, wrong
+from reaper.operations.judgement import RECENT_MS, folded, judge, remarks, wrong
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState, replica_of
 from reaper.reasons import ProblemKind
 from reaper.replicas import SCANNED, GroupReport, PatternCounts, Replica
@@ -315,6 +315,18 @@ def test_every_problem_is_told() -> None:
         ProblemKind.UNSERVED,
         ProblemKind.UNHELD,
     }
+
+
+def test_a_key_of_another_program_is_one_problem() -> None:
+    refused = replace(ALL_WELL, refusal="no_group")
+    assert _troubles(a_snapshot(main=SourceState(is_foreign=True), report=refused)) == [ProblemKind.REFUSED]
+
+
+@pytest.mark.parametrize("found", ["lost_payload", "groups_lost"])
+@pytest.mark.parametrize(("ago_ms", "degrades"), [(RECENT_MS, True), (RECENT_MS + 1, False)])
+def test_a_deletion_degrades_for_an_hour(found: str, ago_ms: int, degrades: bool) -> None:
+    facts: dict[str, Any] = {found: 1, f"{found}_ms": NOW - ago_ms}
+    assert bool(_troubles(a_snapshot(**facts))) is degrades
 
 
 def test_notes_tell_what_may_matter_soon() -> None:

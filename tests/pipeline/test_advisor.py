@@ -87,6 +87,11 @@ def test_everything_that_is_known_about_each_group_is_counted(spark: SparkSessio
     ]
 
 
+def test_a_name_with_a_point_is_not_yet_one_of_our_workers(spark: SparkSession) -> None:
+    rows = [acked(NOW + 10_500, 400, delivery(10_000, consumer="app.eu-central-1"))]
+    assert [found.workers for found in read(spark, rows)] == [Workers.PLAIN]
+
+
 def test_durations_of_about_the_same_length_are_counted_as_the_longest_of_them(spark: SparkSession) -> None:
     rows = [acked(NOW + 10_000, ms, delivery(ms)) for ms in (0, 1, 1_000, 1_010, 2_000)]
     (found,) = read(spark, rows, Workers.PLAIN)

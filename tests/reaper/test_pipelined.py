@@ -1,5 +1,6 @@
 """Commands of many callers in pipelines over one connection."""
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -12,6 +13,7 @@ from redis.exceptions import ResponseError
 from reaper.pipelined import PipelinedClient
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from workers.protocol.address import Host
 from workers.protocol.connection import KeptConnection, commands_client
 from workers.protocol.scripts import load_script
 
@@ -59,6 +61,47 @@ async def test_an_error_is_for_its_caller_alone(pipelined: PipelinedClient, clie
 async def test_a_caller_that_cannot_read_its_reply_keeps_no_other_from_its_own(pipelined: PipelinedClient) -> None:
     pipelined.ask(("ECHO", "one"), lambda reply: reply.missing)
     assert await pipelined.execute_command("ECHO", "two") == b"two"
+
+
+async def test_each_caller_is_answered_also_after_an_error_that_nobody_expected(
+    pipelined: PipelinedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the groups in the pipeline would get no tick any more, and nothing would be logged."""
+    with monkeypatch.context() as patched:
+        patched.setattr(KeptConnection, "execute_together", lambda _connection, _commands: int("no number"))
+        heard = list[object]()
+        for number in range(NUMBER):
+            pipelined.ask(("ECHO", str(number)), heard.append)
+        await wait_until(lambda: len(heard) == NUMBER, "all are answered")
+        assert {type(one) for one in heard} == {ValueError}
+    assert await pipelined.execute_command("ECHO", "two") == b"two"
+
+
+class Moving:
+    """A cluster in which the slot of a key moves to the other node with each call."""
+
+    def __init__(self, nodes: tuple[Redis, Redis]) -> None:
+        self._owners = itertools.cycle(nodes)
+
+    def node_of(self, _key: bytes) -> Host:
+        """Return a node that is not asked any more."""
+        return "127.0.0.1", 1
+
+    async def client_for(self, _key: bytes) -> Redis:
+        """Return a client for the node that has the key now."""
+        return next(self._owners)
+
+    def failed(self, _error: Exception) -> None:
+        """Have another node asked."""
+
+
+async def test_connections_do_not_become_more_with_each_slot_that_moves(
+    server: RedisServer, pipelined: PipelinedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with commands_client(server.url) as one, commands_client(server.url) as two:
+        monkeypatch.setattr(pipelined, "_routed", Moving((one, two)))
+        numbers = {await pipelined.execute_command("CLIENT", "ID") for _ in range(40)}
+        assert len(numbers) == 2
 
 
 async def test_a_script_is_loaded_where_the_server_does_not_know_it(pipelined: PipelinedClient, client: Redis) -> None:

@@ -254,6 +254,17 @@ async def test_a_lease_that_was_offered_in_vain_is_taken_back_and_kept_for_a_whi
         assert len(lease.times("hand")) == hands + 1
 
 
+async def test_the_notice_of_its_own_offer_does_not_make_it_wait_longer_for_an_offer_in_vain(lease: Lease) -> None:
+    place = Place(lease, SECOND, (SECOND,))
+    async with place.running() as tenure:
+        await anyio.sleep(1)
+        place.reranked(FIRST, SECOND)
+        await anyio.sleep(0.01)
+        place.wakes.notice()
+        await anyio.sleep(OFFER_MS / 1000 + 0.3)
+        assert tenure.is_held
+
+
 async def test_an_offer_is_taken_at_once_and_not_handed_back(lease: Lease) -> None:
     lease.value = f"offer:{SECOND}"
     place = Place(lease, SECOND, (FIRST, SECOND))  # the first one leaves, and is still registered
@@ -343,3 +354,26 @@ async def test_an_error_that_nobody_expected_ends_the_term_and_another_begins(
     async with Place(lease, FIRST, (FIRST,)).running() as tenure:
         await anyio.sleep(3)
         assert (tenure.is_held, lease.token) == (True, 2)
+
+
+@pytest.mark.parametrize("pair", [(FIRST,), (FIRST, SECOND)], ids=["alone", "with another one"])
+async def test_a_group_that_fails_all_the_time_is_tried_about_once_a_second(
+    lease: Lease, monkeypatch: pytest.MonkeyPatch, pair: tuple[str, ...]
+) -> None:
+    places = [Place(lease, me, pair) for me in pair]
+    hand = lease.hand
+
+    async def hand_and_publish(*words: Any) -> bool:
+        was_ours = await hand(*words)
+        for place in places:
+            place.wakes.notice()
+        return was_ours
+
+    monkeypatch.setattr(GroupLease, "hand", hand_and_publish)
+    monkeypatch.setattr(GroupWatch, "begin", lambda watch: watch.end(EndOfTerm.FAILED))
+    async with anyio.create_task_group() as tasks:
+        for place in places:
+            tasks.start_soon(place.tenures.run)
+        await anyio.sleep(10)
+        tasks.cancel_scope.cancel()
+    assert 5 * len(pair) <= lease.token <= 20 * len(pair) + 1

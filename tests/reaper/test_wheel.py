@@ -1,5 +1,7 @@
 """When alarms ring: under a virtual clock."""
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -158,6 +160,26 @@ async def test_the_end_waits_for_a_step_that_may_finish_and_cancels_the_others()
         chores.wake(waits)
         await anyio.sleep(200)
         assert (term.made, ended) == ([3], [3])
+
+
+async def test_a_term_that_has_ended_does_not_stay_in_memory_until_its_timers_are_due() -> None:
+    """A million timers are 250 MB, and a visibility timeout may last for hours."""
+
+    class Source:
+        async def fire(self) -> float:
+            await anyio.lowlevel.checkpoint()
+            return 3600.0
+
+    term, source = Term(), Source()
+    async with term.running() as chores:
+        chores.wake(source.fire)
+        await anyio.sleep(1)
+        chores.stop(lambda: None)
+        kept = weakref.ref(source)
+        del source, chores
+        term.chores = Chores(term.wheel, term.tasks, "orders/billing", term._fail)
+        gc.collect()
+        assert kept() is None
 
 
 async def test_an_exception_that_nobody_expected_is_reported_and_ends_only_its_step() -> None:

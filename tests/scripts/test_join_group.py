@@ -119,7 +119,7 @@ async def test_a_worker_without_wishes_follows_the_group(scene: Scene) -> None:
 
 async def test_a_worker_that_wishes_something_else_says_so_in_its_word(scene: Scene) -> None:
     await scene.agree(policy="stream", visibility_ms=1000)
-    why = "policy stream is agreed, retry-stream is set; visibility_ms 1000 is agreed, 5 is set"
+    why = "policy stream is in force, retry-stream is set; visibility_ms 1000 is in force, 5 is set"
     word = GoesBy()
     assert (await join(scene, policy="retry-stream", visibility_ms=5, word=word)).mismatch == why
     await join(scene, worker="w2", word=GoesBy("w2.1"))
@@ -144,7 +144,7 @@ async def test_an_agreement_that_was_lost_is_written_anew_by_who_knows_it(bare: 
     known = GoesBy(policy="retry-stream", visibility_ms=60_000, max_deliveries=5)
     joined = await join(bare, visibility_ms=1_000, word=known)
     assert joined.agreed == ("retry-stream", "60000", "5", "reaper")
-    assert joined.mismatch == "visibility_ms 60000 is agreed, 1000 is set"
+    assert joined.mismatch == "visibility_ms 60000 is in force, 1000 is set"
 
 
 async def test_words_of_workers_that_have_gone_are_kept_for_whoever_keeps_house(scene: Scene) -> None:
@@ -285,7 +285,7 @@ async def test_while_a_replica_serves_the_group_an_embedded_worker_stands_by(sce
     joined = await join(scene, recovery="embedded", word=GoesBy())
     assert (joined.agreed[3], joined.begins) == ("reaper", 0)
     assert 15_000 < joined.served_ms <= 20_000, "what is left of the lease, and its TTL for another replica"
-    assert joined.mismatch == "recovery reaper is agreed, embedded is set"
+    assert joined.mismatch == "recovery reaper is in force, embedded is set"
     state = await scene.state()
     assert state["{orders}:lease:billing"] == HOLDER
     assert (await words(scene))["w1.1"] == f"worker w1: {joined.mismatch}"
@@ -320,14 +320,14 @@ async def test_embedded_workers_that_take_the_group_over_from_a_replica_write_th
     assert (joined.agreed[0], joined.agreed[3], joined.begins, joined.mismatch) == ("in-place", "embedded", 1, "")
     follower = await join(scene, recovery="embedded", policy="stream", worker="w2")
     assert follower.agreed[0] == "in-place", "later ones follow"
-    assert follower.mismatch == "policy in-place is agreed, stream is set"
+    assert follower.mismatch == "policy in-place is in force, stream is set"
 
 
 async def test_while_a_replica_serves_the_group_embedded_workers_change_nothing(scene: Scene) -> None:
     await served(scene, 20_000)
     joined = await join(scene, recovery="embedded", policy="in-place")
     assert (joined.agreed[0], joined.agreed[3], joined.begins) == ("stream", "reaper", 0)
-    assert joined.mismatch == "policy stream is agreed, in-place is set; recovery reaper is agreed, embedded is set"
+    assert joined.mismatch == "policy stream is in force, in-place is set; recovery reaper is in force, embedded is set"
     assert (await scene.state())["{orders}:lease:billing"] == HOLDER
 
 
@@ -339,7 +339,7 @@ async def test_a_plain_workers_word_binds_nobody_while_no_replica_has_come(bare:
 async def test_a_plain_worker_takes_nothing_from_embedded_ones_and_says_that_they_differ(scene: Scene) -> None:
     await scene.agree(recovery="embedded")
     joined = await join(scene, recovery="reaper")
-    assert (joined.agreed[3], joined.mismatch) == ("embedded", "recovery embedded is agreed, reaper is set")
+    assert (joined.agreed[3], joined.mismatch) == ("embedded", "recovery embedded is in force, reaper is set")
 
 
 async def test_an_embedded_worker_begins_when_memory_is_full(scene: Scene) -> None:

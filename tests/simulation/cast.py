@@ -44,9 +44,8 @@ if TYPE_CHECKING:
 
 AGAIN_S = 1.0
 """Seconds until an actor tries again."""
-SERVED_PART = 0.65
-"""Recovery takes a delivery from a live worker only after the server could serve it for this part of the timeout,
-because an outage of up to a third of it is not noticed."""
+UNNOTICED_PART = 0.35
+"""The longest outage that is no gap, in visibility timeouts that were in force then."""
 SCANS_PART, FULL_SCANS_PART = 1 / 8, 0.5
 """How often replicas scan here at least, and scan fully, in visibility timeouts."""
 REGISTRATIONS = 3
@@ -272,13 +271,15 @@ class OurWorker(Actor):
         """Say why a delivery that was ``proven`` last at that instant may not be taken yet; '' = it may be.
 
         The server's clock may have been set ahead since, which makes a delivery look older. The server may also have
-        been away for a while. Both together may take at most a third of its time from a live worker.
+        been away for a while. Both together may take at most a third of its time from a live worker, or of a longer
+        timeout that was in force meanwhile.
         """
         world, lives_by_s = self.world, self.lives_by_s
         silent_s = world.loop.now - proven  # its own clock may have stood still meanwhile
         served_s = silent_s - world.unserved.seconds_since(proven)
         seems_s = silent_s + world.clock.set_ahead_since_s(proven)
-        if served_s >= SERVED_PART * lives_by_s and seems_s >= lives_by_s:
+        unnoticed_s = UNNOTICED_PART * max(lives_by_s, world.longest_visibility_since(proven))
+        if served_s >= lives_by_s - unnoticed_s and seems_s >= lives_by_s:
             return ""
         if world.has_lost_what_was_written(proven) and silent_s >= lives_by_s / 2:
             return ""  # the server knows an older heartbeat

@@ -163,6 +163,8 @@ class World:
         self.tellings: list[Telling] = []
         """The times at which replicas or workers reported losses, and the losses."""
         self.visibilities = [story.setting.visibility_s]
+        self._former_visibilities: list[tuple[float, float]] = []
+        """The end of each former timeout, in seconds of the story, and the timeout."""
         """All visibility timeouts of the group settings."""
         self.limits = [story.setting.max_deliveries]
         """All limits of deliveries of the group settings."""
@@ -395,9 +397,14 @@ class World:
 
         process.start(run())
 
+    def longest_visibility_since(self, at: float) -> float:
+        """Return the longest timeout in force since an instant of the story, in seconds."""
+        return max(self.visibilities[-1], *(timeout for end, timeout in self._former_visibilities if end >= at), 0.0)
+
     def reload(self, **changes: Any) -> None:
         """Let all replicas read other settings."""
         if "visibility_timeout" in changes:
+            self._former_visibilities.append((self.loop.now, self.visibilities[-1]))
             self.visibilities.append(changes["visibility_timeout"])
         if "max_deliveries" in changes:
             self.limits.append(changes["max_deliveries"])

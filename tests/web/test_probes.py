@@ -363,7 +363,7 @@ async def test_a_worker_is_ready_only_while_it_is_refused_nothing(
 
         await wait_until(lambda: worker.process and worker.process.refusals, "reading is refused")
         assert await readiness(503)
-        assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis refuses: reading: ")
+        assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis rejects a call: reading: ")
         await client.execute_command("ACL", "SETUSER", "restricted", "+xreadgroup")
         await wait_until(lambda: readiness(200), "it is ready once it has read")
         await client.execute_command("ACL", "SETUSER", "restricted", f"-{lost}")
@@ -388,7 +388,7 @@ async def test_a_replica_is_ready_only_while_it_is_refused_nothing(
 
         await wait_until(lambda: replica.refusals, "something is refused")
         assert await readiness(503)
-        assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis refuses: ")
+        assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis rejects a call: ")
         await client.execute_command("ACL", "SETUSER", "restricted", *(f"+{right[1:]}" for right in lost))
         await wait_until(lambda: readiness(200), "it is ready once it has taken part")
         await client.execute_command("ACL", "SETUSER", "restricted", *lost)

@@ -351,9 +351,9 @@ async def test_what_the_group_has_agreed_on_counts_and_the_difference_is_loud(
         word = await client.hget(KEYS.agreement, f"member:{worker.consumer}")
 
     assert worker.counts.dead_lettered == 1
-    assert text(word or b"").endswith(",worker w: max_deliveries 1 is agreed, 5 is set")
+    assert text(word or b"").endswith(",worker w: max_deliveries 1 is in force, 5 is set")
     assert not await client.hexists(KEYS.agreement, f"member:{worker.consumer}"), "it has taken it back"
-    assert caplog.text.count("max_deliveries 1 is agreed, 5 is set") == 1
+    assert caplog.text.count("max_deliveries 1 is in force, 5 is set") == 1
 
 
 async def test_a_new_agreement_counts_from_the_next_look_on(server: RedisServer, client: Redis) -> None:

@@ -76,7 +76,7 @@ for i, name in ipairs({ 'policy', 'visibility_ms', 'max_deliveries', 'recovery' 
   redis.call('HSETNX', settings, name, ARGV[i + 6])
   agreed[i] = redis.call('HGET', settings, name)
   if ours ~= '' and agreed[i] ~= ours then
-    differing[#differing + 1] = name .. ' ' .. agreed[i] .. ' is agreed, ' .. ours .. ' is set'
+    differing[#differing + 1] = name .. ' ' .. agreed[i] .. ' is in force, ' .. ours .. ' is set'
   end
 end
 
