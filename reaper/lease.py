@@ -63,7 +63,7 @@ class Taken:
     refusal: str = ""
     """Why the policy cannot work with this stream; '' = it can."""
     before: tuple[str, ...] = ()
-    """What the group had agreed on: policy, visibility timeout in ms, max_deliveries, recovery mode."""
+    """The former group settings: policy, visibility timeout in ms, max_deliveries, recovery mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Tick:
 
     due_ms: int = -1
     """Time until something scheduled is due; 0 = it is, -1 = nothing is scheduled."""
-    is_agreed: bool = True
+    has_settings: bool = True
     """The group has its settings."""
     rows: Sequence[Any] = ()
     """Pending entries of the stream behind the position that was asked for, as ``XPENDING`` returns them."""
@@ -129,7 +129,7 @@ class GroupLease:
         keys = self.keys
         self.client.ask_script(
             TICK,
-            [keys.stream, keys.agreement, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
+            [keys.stream, keys.settings, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
             [holder, to_ms(self.ttl), keys.group, after, retry_after, PAGE],
             answered,
         )
@@ -140,7 +140,7 @@ class GroupLease:
         return bool(
             await LEASE_HAND.run(
                 self.client,
-                [keys.lease, keys.agreement, keys.journal],
+                [keys.lease, keys.settings, keys.journal],
                 [keys.group, self.journal_limit, holder, to, OFFER_MS, why],
             )
         )
@@ -161,5 +161,5 @@ def read_tick(reply: Any) -> Tick | Exception | None:
         return None
     if isinstance(reply, Exception):
         return reply
-    due_ms, is_agreed, rows, retry_rows, error = reply
-    return Tick(due_ms, is_agreed == 1, rows, retry_rows, text(error))
+    due_ms, has_settings, rows, retry_rows, error = reply
+    return Tick(due_ms, has_settings == 1, rows, retry_rows, text(error))

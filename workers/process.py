@@ -23,7 +23,7 @@ from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Gatherer, Slots
-from workers.protocol.calls.membership import Agreement
+from workers.protocol.calls.membership import GroupSettings
 from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words
@@ -210,9 +210,9 @@ class WorkerProcess:
         return self.finished or self._stop_asked.is_set()
 
     @property
-    def agreement(self) -> Agreement:
+    def group_settings(self) -> GroupSettings:
         """The group's settings. Only after joining."""
-        return self._context.membership.agreement
+        return self._context.membership.group_settings
 
     def in_hand(self) -> list[Delivery]:
         """Return the deliveries that are queued, run, or wait for their settlement."""
@@ -252,7 +252,7 @@ class WorkerProcess:
         try:
             await self._check_claim(settings.redelivery)
             await membership.join()
-            await self._check_claim(membership.agreement.redelivery)
+            await self._check_claim(membership.group_settings.redelivery)
             if settings.adopts:
                 await self._adoption.look_for_earlier_processes()
         except (RedisError, OSError) as error:

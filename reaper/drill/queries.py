@@ -136,6 +136,6 @@ async def forget(stage: Stage) -> None:
     """Delete every key of this act in a Redis of the user."""
     keys, namespace = stage.keys, stage.namespace
     await stage.client.unlink(
-        keys.stream, keys.retry, keys.stream_schedule, keys.schedule, keys.dead, keys.lease, keys.agreement,
+        keys.stream, keys.retry, keys.stream_schedule, keys.schedule, keys.dead, keys.lease, keys.settings,
         keys.quarantine, keys.journal, namespace.replicas, namespace.live, namespace.drained, namespace.journal,
     )  # fmt: skip

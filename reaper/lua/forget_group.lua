@@ -3,7 +3,7 @@
 -- KEYS[1] to KEYS[8] as in keys.lua (KEYS[1] is the stream)
 -- KEYS[9] lease      {orders}:lease:billing  string
 -- KEYS[10…] others   {orders}:group:*        hashes: settings of the stream's other groups. The journal stays while there is one
--- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] policy, where the group has agreed on none
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] policy, where the group has none
 -- ARGV[4] payload bytes after which the rest of the jobs is put off  ARGV[5] '1' = remove dead letters too
 --
 -- Returns {code, jobs made ready by this call, detail}:

@@ -3,7 +3,7 @@
 -- that were counted before (requeue).
 --
 -- KEYS[1] to KEYS[8] as in keys.lua (KEYS[1] is the stream in which the entries are: that of dead letters, or one of lost deliveries)
--- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] policy, where the group has agreed on none  ARGV[4] '1' = dry run: decide, write nothing
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] policy, where the group has none  ARGV[4] '1' = dry run: decide, write nothing
 -- ARGV[5] payload bytes after which the rest is put off  ARGV[6] highest generation that a dead letter may reach ('' = no loop guard)
 -- ARGV[7…] entry IDs
 --

@@ -25,7 +25,7 @@ if redis.call('GET', lease) ~= holder then
   return 0
 end
 redis.call('PEXPIRE', lease, ttl)
-local is_agreed = redis.call('HEXISTS', settings, 'token') -- a worker that joins after a loss writes all the rest
+local has_settings = redis.call('HEXISTS', settings, 'token') -- a worker that joins after a loss writes all the rest
 
 local failed = ''
 local function try(action, ...)
@@ -52,7 +52,7 @@ for i = 6, 7 do
     due = last >= QUARANTINE_SCORE and 0 or math.max(0, score - at)
   end
 end
-if due < 0 and is_agreed == 1 and #rows == 0 and #of_retry == 0 and failed == '' then
+if due < 0 and has_settings == 1 and #rows == 0 and #of_retry == 0 and failed == '' then
   return 1
 end
-return { due, is_agreed, rows, of_retry, failed }
+return { due, has_settings, rows, of_retry, failed }

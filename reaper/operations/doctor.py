@@ -144,6 +144,8 @@ def _not_in_force(state: GroupState, wish: WatchedGroup) -> Iterator[Finding]:
         ("max_deliveries", wish.max_deliveries, state.max_deliveries),
         ("redelivery", str(wish.redelivery), state.policy),
     )
-    differing = [f"{name} {ours} (in force: {agreed})" for name, ours, agreed in pairs if agreed and agreed != ours]
+    differing = [
+        f"{name} {ours} (in force: {in_force})" for name, ours, in_force in pairs if in_force and in_force != ours
+    ]
     if differing:
         yield wrong("settings", f"these settings are not in force: {', '.join(differing)}", state.pair)

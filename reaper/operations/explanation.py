@@ -48,8 +48,8 @@ class Explanation:
     @property
     def visibility_ms(self) -> int:
         """The visibility timeout of this job, which is the longer one of the group's and its own."""
-        agreed = self.group.visibility_ms or to_ms(DEFAULT_VISIBILITY_TIMEOUT)
-        return max(agreed, min(self.job.own_visibility_ms, LONGEST_VISIBILITY_MS))
+        in_force = self.group.visibility_ms or to_ms(DEFAULT_VISIBILITY_TIMEOUT)
+        return max(in_force, min(self.job.own_visibility_ms, LONGEST_VISIBILITY_MS))
 
     def next_step(self) -> tuple[int | None, str]:
         """Return the next step, and in how many ms it happens by itself: 0 = now, None = at no known time."""

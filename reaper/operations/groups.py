@@ -81,7 +81,7 @@ async def check_exists(client: Redis, keys: GroupKeys) -> None:
     """Raise NotPossibleError if Redis has neither the group nor a key of it, for example after a typing error."""
     if keys.group in await group_names(client, keys.stream):
         return
-    if not await client.exists(keys.agreement, keys.lease, keys.schedule, keys.retry, keys.dead):
+    if not await client.exists(keys.settings, keys.lease, keys.schedule, keys.retry, keys.dead):
         raise NotPossibleError(f"group {keys.pair!r} does not exist. Check the names of the stream and of the group.")
 
 
@@ -91,7 +91,7 @@ async def check_exists(client: Redis, keys: GroupKeys) -> None:
 async def set_paused(client: Redis, keys: GroupKeys, paused: bool) -> bool:
     """Pause or resume recovery of the group. Return whether that changed it. Raises redis-py's errors."""
     script = load_script("reaper", "pause_group")
-    return bool(await script.run_idempotent(client, [keys.agreement], [int(paused)]))
+    return bool(await script.run_idempotent(client, [keys.settings], [int(paused)]))
 
 
 # --- forget -------------------------------------------------------------------------------------------------
@@ -131,11 +131,11 @@ async def forget(
     if found:
         raise ForgetRefusedError(f"cannot forget the group: {found}. Rename one of them.")
     await _check_unserved(client, keys, namespace)
-    own = [keys.agreement, keys.quarantine, keys.schedule, keys.retry, keys.journal, keys.dead]
+    own = [keys.settings, keys.quarantine, keys.schedule, keys.retry, keys.journal, keys.dead]
     before = [key for key in own if await client.exists(key)]
     names = await group_names(client, keys.stream)
     names |= {other.group for other in known if other.stream == keys.stream}
-    others = [group_keys(keys.stream, name).agreement for name in sorted(names - {keys.group})]
+    others = [group_keys(keys.stream, name).settings for name in sorted(names - {keys.group})]
     words = GroupCalls(keys, journal_limit).spell(
         keys.stream, Redelivery.STREAM, CALL_BYTES, int(dead_letters), more_keys=(keys.lease, *others)
     )

@@ -222,7 +222,7 @@ async def _take_delivery(client: Redis, job: FoundJob, pending: Pending) -> None
     job.place, job.owner = Place.PENDING, text(pending.consumer)
     job.idle_ms, job.times_delivered = int(pending.idle_ms), int(pending.delivery_count)
     pipe = client.pipeline(transaction=False)
-    pipe.hget(job.keys.agreement, "policy")
+    pipe.hget(job.keys.settings, "policy")
     pipe.hget(job.keys.quarantine, job.entry_id)
     policy, released = await pipe.execute()
     job.is_released = released is not None

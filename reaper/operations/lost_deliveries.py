@@ -63,4 +63,4 @@ async def read_journal(client: Redis, keys: GroupKeys, since_ms: int) -> Journal
 
 async def forget_count(client: Redis, keys: GroupKeys) -> None:
     """Set the number of lost deliveries, which makes the service degraded, to 0. Raises redis-py's errors."""
-    await client.hdel(keys.agreement, "lost_delivery", "lost_delivery_ms")
+    await client.hdel(keys.settings, "lost_delivery", "lost_delivery_ms")

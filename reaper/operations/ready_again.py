@@ -64,7 +64,7 @@ class How:
     """How jobs become ready again."""
 
     policy: Redelivery = Redelivery.STREAM
-    """For a group that has agreed on none."""
+    """For a group without settings."""
     journal_limit: int = DEFAULT_JOURNAL_MAXLEN
     """Length of the journal; 0 = none is written."""
     dry_run: bool = False

@@ -109,7 +109,7 @@ async def _read_groups(client: Redis, groups: Sequence[GroupKeys], snapshot: Sna
         for keys in groups[first : first + size]:
             pipe.get(keys.lease)
             pipe.pttl(keys.lease)
-            pipe.hgetall(keys.agreement)
+            pipe.hgetall(keys.settings)
             pipe.zcard(keys.schedule)
             pipe.zcount(keys.schedule, QUARANTINE_SCORE, "+inf")
             pipe.zcard(keys.stream_schedule)
@@ -126,23 +126,23 @@ def _state_of(keys: GroupKeys, replies: Sequence[Any], snapshot: Snapshot) -> Gr
     now_ms = snapshot.now_ms
     lease, left_ms, fields, scheduled, quarantined, delayed, released, dead = replies
     holder = text(lease or b"")
-    agreed = {text(name): text(value) for name, value in (fields or {}).items()}
+    in_force = {text(name): text(value) for name, value in (fields or {}).items()}
     serving, reporting = _serving(snapshot, keys.pair, holder)
     report = reporting.groups.get(keys.pair) if reporting else None
 
     def number(name: str) -> int:
-        return whole_number(agreed.get(name, "").encode(), 0)
+        return whole_number(in_force.get(name, "").encode(), 0)
 
     return GroupState(
         stream=keys.stream,
         group=keys.group,
-        mode=agreed.get("recovery", ""),
-        policy=agreed.get("policy") or (report.redelivery if report else ""),
+        mode=in_force.get("recovery", ""),
+        policy=in_force.get("policy") or (report.redelivery if report else ""),
         visibility_ms=number("visibility_ms") or (report.visibility_ms if report else 0),
         max_deliveries=number("max_deliveries") or (report.max_deliveries if report else 0),
-        mismatches=find_mismatches(agreed, now_ms),
-        paused=agreed.get("paused") == "1",
-        recovery_wait=recovery_wait(agreed, now_ms),
+        mismatches=find_mismatches(in_force, now_ms),
+        paused=in_force.get("paused") == "1",
+        recovery_wait=recovery_wait(in_force, now_ms),
         scheduled=(scheduled or 0) - (quarantined or 0) + (delayed or 0),
         quarantined=quarantined or 0,
         released=released or 0,
@@ -172,10 +172,10 @@ def _serving(snapshot: Snapshot, pair: str, holder: str) -> tuple[Replica | None
     return serving, serving if holder else reporting
 
 
-def find_mismatches(agreed: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
+def find_mismatches(in_force: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
     """Return the settings of live workers that differ from the group settings. The same of many workers is one."""
     workers_of: dict[str, list[str]] = {}
-    for complaint in complaints(agreed, now_ms):
+    for complaint in complaints(in_force, now_ms):
         worker, _, differs = complaint.partition(": ")
         if differs:
             workers_of.setdefault(differs, []).append(worker)

@@ -190,7 +190,7 @@ class GroupWatch:
             scanner.saw(rows)
             if len(rows) == PAGE:
                 self._chores.wake(self._scan_tails)
-        if not tick.is_agreed:
+        if not tick.has_settings:
             self._chores.wake(self._restore_settings)
         if 0 <= tick.due_ms <= self._interval_s * 1000:
             self._move_soon()

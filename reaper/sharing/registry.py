@@ -42,10 +42,10 @@ PROMPT_S = 1.0
 
 def digest_of(settings: ReaperSettings) -> str:
     """Return a digest of the settings that replicas must share to take groups from each other."""
-    agreed = settings.model_dump_json(
+    common = settings.model_dump_json(
         include={"groups", "visibility_timeout", "max_deliveries", "redelivery", "lease_ttl", "observe"}
     )
-    return hashlib.sha256(agreed.encode()).hexdigest()[:12]
+    return hashlib.sha256(common.encode()).hexdigest()[:12]
 
 
 class Registry:

@@ -70,7 +70,7 @@ async def held_lease(client: Redis, keys: GroupKeys) -> AsyncIterator[bytes]:
     assert await client.set(keys.lease, f"benchmark.0@{HELD_MS}", px=HELD_MS, nx=True)
     yield await open_journal(client, keys)
     # The beat is as fresh as after a hand-over. Otherwise recovery would wait for a visibility timeout.
-    await client.hset(keys.agreement, mapping={"unbroken": 1, "beat": await server_ms(client)})
+    await client.hset(keys.settings, mapping={"unbroken": 1, "beat": await server_ms(client)})
     assert await client.delete(keys.lease), "the lease was held for too long"
     await client.publish(keys.lease, "")
 

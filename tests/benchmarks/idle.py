@@ -21,7 +21,7 @@ from workers.protocol.messages import RecoveryMode
 
 SECONDS, QUICK_SECONDS = 60.0, 5.0
 SETTLING_S = 10.0
-"""What is sent in the first seconds belongs to the start: a second look at what was agreed on, first reports."""
+"""What is sent in the first seconds belongs to the start: a second look at the group settings, first reports."""
 WORKERS = 2
 TIMEOUT_S = 120.0
 DEMANDED_OF_ALL, DEMANDED_OF_HOLDER, DEMANDED_OF_ONE = 4.0, 2.5, 1.0

@@ -68,7 +68,7 @@ async def _lead(client: Redis, keys: GroupKeys, policy: Redelivery) -> None:
     settings = {"policy": policy, "visibility_ms": VISIBILITY_MS, "max_deliveries": 5, "recovery": "reaper"}
     beat = {"beat": now_ms, "unbroken": 1}
     await client.set(keys.lease, LEASE)
-    await client.hset(keys.agreement, mapping={name: str(value) for name, value in (settings | beat).items()})
+    await client.hset(keys.settings, mapping={name: str(value) for name, value in (settings | beat).items()})
 
 
 async def _bare(jobs: int) -> float:

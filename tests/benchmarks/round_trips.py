@@ -51,7 +51,7 @@ async def _per_second(ms: float, jobs: int, *, is_ours: bool) -> float:
         url = await stage.far_away(ms)
         reaper = stage.reaper("--groups", KEYS.pair)
         await until_held(stage.client, KEYS)
-        await wait_until(lambda: stage.client.hexists(KEYS.agreement, "policy"), "it is agreed on", TIMEOUT_S)
+        await wait_until(lambda: stage.client.hexists(KEYS.settings, "policy"), "there are group settings", TIMEOUT_S)
         programs = _workers(stage, url) if is_ours else _loops(stage, url)
 
         async def all_wait() -> bool:

@@ -153,7 +153,7 @@ VIOLATIONS = {
         with_events(by_reaper("recovered", "done", token=2, idle_ms=0)),
         "I2: job done was recovered after 0 ms, 1000 ms too early",
     ),
-    "a job was recovered before what was agreed on had passed": (
+    "a job was recovered before the timeout in force had passed": (
         with_events(event("recovered", "done", mode="reaper", token=2, idle_ms=1200, visibility_ms=1300)),
         "I2: job done was recovered after 1200 ms, 100 ms too early",
     ),

@@ -109,7 +109,7 @@ class Board:
         self.redis.together(
             ("FLUSHALL",),
             *(("XGROUP", "CREATE", source, self.keys.group, "0", "MKSTREAM") for source in self.sources),
-            ("HSET", self.keys.agreement, "policy", policy, "visibility_ms", V_MS, "max_deliveries", limit,
+            ("HSET", self.keys.settings, "policy", policy, "visibility_ms", V_MS, "max_deliveries", limit,
              "recovery", recovery, "beat", (seconds - 1) * 1_000, "unbroken", (seconds - 3_600) * 1_000),
             ("SET", self.lease, LEASE),
         )  # fmt: skip
@@ -122,7 +122,7 @@ class Board:
             keys.stream,
             keys.retry,
             keys.dead,
-            keys.agreement,
+            keys.settings,
             keys.schedule,
             self.quarantine,
             keys.journal,

@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from tests.explorer.board import Board
 from tests.explorer.hands import A, B
-from workers.protocol.calls.group_moves import AGREEMENT, Authority, DueMoves, GroupMoves
+from workers.protocol.calls.group_moves import NO_LEASE, Authority, DueMoves, GroupMoves
 from workers.protocol.calls.moves import (
     HandlerState,
     HeartbeatAnswer,
@@ -92,10 +92,10 @@ async def test_a_walker_takes_what_it_has_room_for(
     group_moves: GroupMoves, board: Board, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.protocol.calls.group_moves.PAGE", 2)
-    board.redis("HSET", group_moves.keys.agreement, "recovery", "embedded")
+    board.redis("HSET", group_moves.keys.settings, "recovery", "embedded")
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     board.age()
-    walker = replace(group_moves, authority=AGREEMENT)
+    walker = replace(group_moves, authority=NO_LEASE)
     page = await walker.recover_page(client, STREAM, room=1, consumer=B, page="-")
     assert isinstance(page, Recovery)
     assert (page.next_page, [(one.entry_id, one.times) for one in page.taken]) == (

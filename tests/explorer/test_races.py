@@ -135,7 +135,7 @@ def test_two_processes_of_one_name_are_told_apart_but_one_reply_is_kept(hands: H
 def test_an_ack_that_a_failover_lost_is_carried_out_when_it_is_sent_again(hands: Hands) -> None:
     hands.fresh()
     [entry] = hands.read(A)
-    kept = {key: hands.board.redis("DUMP", key) for key in ("orders", hands.board.keys.agreement)}
+    kept = {key: hands.board.redis("DUMP", key) for key in ("orders", hands.board.keys.settings)}
     hands.ack(A, entry, number=5)
     for key, dumped in kept.items():
         hands.board.redis("RESTORE", key, 0, dumped, "REPLACE")
@@ -155,7 +155,7 @@ def test_a_call_that_is_sent_again_after_its_consumer_was_deleted_is_rejected_an
 
     assert say() in (1, [1])
     script = script_text("workers.protocol", "delete_consumer")
-    assert hands.board.redis("EVAL", script, 2, "orders", hands.board.keys.agreement, "billing", A) == [1]
+    assert hands.board.redis("EVAL", script, 2, "orders", hands.board.keys.settings, "billing", A) == [1]
     assert say() == [0]
     assert len(hands.read(B)) == left
 
@@ -199,7 +199,7 @@ def test_when_the_group_is_destroyed_nothing_is_settled_until_it_is_there_again(
     [entry] = hands.read(A)
     hands.board.redis("XGROUP", "DESTROY", "orders", "billing")
     assert is_error(hands.ack(A, entry, number=1), "NOGROUP")
-    assert hands.board.redis("HGET", hands.board.keys.agreement, f"settled:{A}") is None
+    assert hands.board.redis("HGET", hands.board.keys.settings, f"settled:{A}") is None
     hands.board.redis("XGROUP", "CREATE", "orders", "billing", start)
     if start == "$":
         assert (hands.extend(A, entry), hands.hold(A, entry)) == (3, [1])
@@ -311,7 +311,7 @@ def test_a_script_says_so_where_the_group_is_gone_or_has_no_settings(hands: Hand
     hands.fresh()
     [entry] = hands.read(A)
     assert is_error(hands.ack(A, b"1-1", source="nowhere"), "NOGROUP")
-    hands.board.redis("DEL", hands.board.keys.agreement)
+    hands.board.redis("DEL", hands.board.keys.settings)
     assert is_error(hands.settle(A, "nack", entry), "NOSETTINGS")
     assert is_error(hands.board.call("extend", "orders", A, entry, 1, 1), "NOSETTINGS")
     assert hands.recover(entry) == [b"unknown"]
@@ -354,6 +354,6 @@ def test_after_a_gap_recovery_waits(hands: Hands) -> None:
     hands.fresh()
     [entry] = hands.read(A)
     hands.board.age()
-    hands.board.redis("HINCRBY", hands.board.keys.agreement, "beat", -V_MS)
+    hands.board.redis("HINCRBY", hands.board.keys.settings, "beat", -V_MS)
     word, ms, gap = hands.recover(entry)
     assert (word, ms, gap >= V_MS) == (b"waits", V_MS, True)

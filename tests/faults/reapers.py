@@ -326,7 +326,7 @@ class Case:
 
     async def token(self) -> int:
         """Return the number of the group's latest term."""
-        return int(await self.client.hget(self.keys.agreement, "token") or 0)
+        return int(await self.client.hget(self.keys.settings, "token") or 0)
 
     async def replicas(self, namespace: str = "reaper") -> tuple[Replica, ...]:
         """Return what replicas registered."""

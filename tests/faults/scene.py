@@ -138,12 +138,12 @@ async def end_lease(client: Redis, keys: GroupKeys = KEYS) -> None:
 
 async def token_of(client: Redis, keys: GroupKeys = KEYS) -> int:
     """Return the number of the group's latest term; 0 = there was none."""
-    return int(await client.hget(keys.agreement, "token") or 0)
+    return int(await client.hget(keys.settings, "token") or 0)
 
 
 async def recovery_waits(client: Redis, keys: GroupKeys = KEYS) -> RecoveryWait | None:
     """Return for how long recovery of the group waits now, if it does."""
-    fields: Any = await client.hgetall(keys.agreement)
+    fields: Any = await client.hgetall(keys.settings)
     return recovery_wait({text(name): text(value) for name, value in fields.items()}, await server_ms(client))
 
 

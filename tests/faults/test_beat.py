@@ -16,7 +16,7 @@ TIMES = 5
 async def group(client: Redis) -> None:
     """The group is there, with a visibility timeout of an hour, and its last beat was half of that ago."""
     await scene.create_group(client)
-    await client.hset(scene.KEYS.agreement, "visibility_ms", 3_600_000)
+    await client.hset(scene.KEYS.settings, "visibility_ms", 3_600_000)
 
 
 async def beats(client: Redis) -> None:
@@ -24,7 +24,7 @@ async def beats(client: Redis) -> None:
     seen = set[object]()
 
     async def often_enough() -> bool:
-        seen.add(await client.hget(scene.KEYS.agreement, "beat"))
+        seen.add(await client.hget(scene.KEYS.settings, "beat"))
         return len(seen - {None}) > TIMES
 
     await wait_until(often_enough, "the beat is noted again and again", progress=lambda: len(seen))
@@ -34,9 +34,9 @@ async def beats(client: Redis) -> None:
 async def test_an_idle_worker_keeps_the_beat_where_there_is_no_replica(server: RedisServer, client: Redis) -> None:
     async with scene.running_worker(server.url, scene.Handler(), visibility_timeout=3_600):
         await beats(client)
-        unbroken = await client.hget(scene.KEYS.agreement, "unbroken")
+        unbroken = await client.hget(scene.KEYS.settings, "unbroken")
         await beats(client)
-    assert await client.hget(scene.KEYS.agreement, "unbroken") == unbroken
+    assert await client.hget(scene.KEYS.settings, "unbroken") == unbroken
 
 
 @pytest.mark.usefixtures("group")
@@ -58,13 +58,13 @@ async def test_the_holder_keeps_the_beat_where_there_is_no_worker(server: RedisS
 
 @pytest.mark.usefixtures("group")
 async def test_an_observer_notes_nothing(server: RedisServer, client: Redis) -> None:
-    await client.hset(scene.KEYS.agreement, mapping={"beat": 5, "unbroken": 5})
+    await client.hset(scene.KEYS.settings, mapping={"beat": 5, "unbroken": 5})
     async with scene.running_reaper(server.url, visibility_timeout=3_600, observe=True) as reaper:
         pair = scene.KEYS.pair
         await wait_until(
             lambda: pair in reaper.reports() and reaper.reports()[pair].last_full_scan_ms, "it has scanned"
         )
-        before = await client.hmget(scene.KEYS.agreement, ["beat", "unbroken"])
+        before = await client.hmget(scene.KEYS.settings, ["beat", "unbroken"])
     assert before == [b"5", b"5"]
 
 

@@ -152,7 +152,7 @@ async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(clocked: RedisS
             await wait_until(young, "the living extend what they hold")
             assert await scene.recovery_waits(client)
             assert not await scene.events(client, "recovered")
-            await client.hset(scene.KEYS.agreement, "unbroken", 1)  # recovery has waited for an hour
+            await client.hset(scene.KEYS.settings, "unbroken", 1)  # recovery has waited for an hour
             await _is_recovered(client)
             handler.open_gate()
             await scene.nothing_left(client)
@@ -167,13 +167,13 @@ async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_ste
     settings = {"visibility_timeout": visibility_s, "refresh_s": HOUR_S}
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
-        agreed: Any = {  # settings of a holder that is gone by now
+        in_force: Any = {  # settings of a holder that is gone by now
             "policy": "stream",
             "max_deliveries": 3,
             "visibility_ms": round(visibility_s * 1_000),
             "recovery": "reaper",
         }
-        await client.hset(scene.KEYS.agreement, mapping=agreed)
+        await client.hset(scene.KEYS.settings, mapping=in_force)
         await scene.enqueue(client, STRANDED, hold="")
         handler = scene.Handler()
         async with scene.running_worker(clocked.url, handler, **settings) as worker:

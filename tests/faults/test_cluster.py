@@ -199,7 +199,7 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: 
         holder = await has_settled(reapers, pair)
         await has_settled(reapers, served.pair)
         await wait_until(lambda: holder.reports()[pair].last_full_scan_ms, "all is scanned")
-        settings = group_keys(away.stream, GROUP).agreement
+        settings = group_keys(away.stream, GROUP).settings
         await wait_until(lambda: client.hexists(settings, "beat"), "heartbeats are served")
         paused_at = monotonic()
         node.pause()
@@ -240,7 +240,7 @@ async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster,
     assert doctor.code in (0, 1), doctor.err  # a server of tests has its warnings
     for pair, stream in zip(pairs, streams, strict=True):
         assert (await run("groups", "pause", pair)).code == 0
-        assert await client.hget(group_keys(stream, GROUP).agreement, "paused") == b"1"
+        assert await client.hget(group_keys(stream, GROUP).settings, "paused") == b"1"
         letters = await run("dead-letters", "list", pair)
         assert letters.code == 0, letters.err
     status = await run("status", "-o", "json")
@@ -261,7 +261,7 @@ async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster,
         assert (text(read_metadata(entry_id, pair_up(flat)).job_id), user_fields(flat)) == (job, [(b"n", b"1")])
         forgotten = await run("groups", "forget", pair, "--yes")
         assert forgotten.code == 0, forgotten.err
-        assert not await client.exists(group_keys(stream, GROUP).agreement)
+        assert not await client.exists(group_keys(stream, GROUP).settings)
 
 
 async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: Redis) -> None:

@@ -39,7 +39,7 @@ async def is_recovered(client: Redis, *streams: str) -> None:
     """Wait until the job of each stream is recovered."""
 
     async def all_are() -> bool:
-        counts = [await client.hget(group_keys(stream, "billing").agreement, "recovered") for stream in streams]
+        counts = [await client.hget(group_keys(stream, "billing").settings, "recovered") for stream in streams]
         return all(counts)
 
     await wait_until(all_are, "the jobs are recovered")

@@ -77,7 +77,7 @@ async def remake(case: Case, start: str) -> None:
 
 
 async def _is_marked(case: Case) -> bool:
-    return await case.client.hexists(case.keys.agreement, "marked")
+    return await case.client.hexists(case.keys.settings, "marked")
 
 
 @pytest.mark.parametrize("consumer", ["again", "another"])
@@ -223,7 +223,7 @@ async def test_an_entry_deleted_while_it_was_pending_is_acknowledged_and_told_of
 
 
 async def _lost_payloads(case: Case) -> int:
-    return int(await case.client.hget(case.keys.agreement, "lost_payload") or 0)
+    return int(await case.client.hget(case.keys.settings, "lost_payload") or 0)
 
 
 async def _all_are_lost(case: Case) -> bool:
@@ -262,7 +262,7 @@ async def give_word(case: Case, consumer: str, *, for_ms: int = -60_000) -> None
     """Join as a worker of ours does. Its registration lasts so long, or ended a minute ago for a dead one."""
     seconds, _ = await case.client.time()
     until_ms = seconds * 1_000 + for_ms
-    await case.client.hset(case.keys.agreement, f"member:{consumer}", f"{until_ms},")
+    await case.client.hset(case.keys.settings, f"member:{consumer}", f"{until_ms},")
 
 
 def settle(pipeline: Any, case: Case, consumer: str, acknowledged: str, *, journalled: bool) -> None:
@@ -398,7 +398,7 @@ async def test_who_goes_by_itself_loses_nothing(case: Case, how: str) -> None:
             else:
                 pipeline.xack("orders", "billing", *jobs)
             if how == "it leaves":  # as delete_consumer.lua
-                pipeline.hdel(case.keys.agreement, f"member:{OURS}")
+                pipeline.hdel(case.keys.settings, f"member:{OURS}")
             if how in ("it leaves", "its payload is deleted"):
                 pipeline.xgroup_delconsumer("orders", "billing", OURS)
             await pipeline.execute()

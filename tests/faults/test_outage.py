@@ -52,7 +52,7 @@ async def _outlasts(through: Proxy, begin: Step, end: Step) -> None:
             through.blackhole()  # so that no process sees the overdue deliveries, and no worker extends them
             await scene.make_overdue(client)
             long_ago = await server_ms(client) - GAP_MS
-            await client.hset(scene.KEYS.agreement, "beat", long_ago)
+            await client.hset(scene.KEYS.settings, "beat", long_ago)
             terms_before = await scene.token_of(client)
             await begin()
             began = monotonic()
@@ -65,7 +65,7 @@ async def _outlasts(through: Proxy, begin: Step, end: Step) -> None:
             assert wait.gap_ms >= GAP_MS
             await wait_until(lambda: _are_young(client, SLOW_JOBS), "the living extend what they hold")
             assert not await scene.events(client, "recovered")
-            await client.hset(scene.KEYS.agreement, "unbroken", 1)
+            await client.hset(scene.KEYS.settings, "unbroken", 1)
             await wait_until(lambda: scene.events(client, "recovered"), "recovery goes on")
             handler.open_gate()
             await scene.nothing_left(client)

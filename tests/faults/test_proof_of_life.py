@@ -100,7 +100,7 @@ async def test_one_that_blocks_it_past_its_timeout_loses_its_job_and_those_behin
     consumer = await started(hung, 1)
     await passes(1, "its timeout")
     async with holding(quick_settings(server)):
-        await client.hset(case.keys.agreement, "unbroken", 1)  # a busy machine is no gap by the holder's timeout
+        await client.hset(case.keys.settings, "unbroken", 1)  # a busy machine is no gap by the holder's timeout
         await case.make_overdue(consumer)  # once, because an extension would make it young again
         healthy = start_worker(processes, server)
         await wait_until(lambda: len(said(healthy, "completion")) == 4, "the other worker has done all of them")

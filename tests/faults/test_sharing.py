@@ -380,8 +380,8 @@ async def test_a_pair_whose_timeout_is_changed_by_sighup_goes_by_the_new_one(
     write_config(file, "orders/billing", visibility_timeout=VISIBILITY_MS / 2_000)
     replica.hang_up()
     await case.wait_for_report(lambda report: report.visibility_ms == VISIBILITY_MS // 2, "the new one is in force")
-    await wait_until(lambda: _agreed(case, "visibility_ms", str(VISIBILITY_MS // 2)), "the group agrees on it")
-    assert await case.client.hdel(case.keys.agreement, "former_until") == 1  # now all workers go by it
+    await wait_until(lambda: _is_in_force(case, "visibility_ms", str(VISIBILITY_MS // 2)), "it is in force")
+    assert await case.client.hdel(case.keys.settings, "former_until") == 1  # now all workers go by it
     await wait_until(lambda: _are_recovered(case, jobs), "what is overdue by it alone is recovered")
     assert await case.recovered() == {job: [1] for job in jobs}
     assert (await case.holder(), await case.lease_events()) == (holder, [("lease_taken", 1)])
@@ -391,6 +391,6 @@ async def _are_recovered(case: Case, jobs: list[str]) -> bool:
     return set(jobs) <= (await case.recovered()).keys()
 
 
-async def _agreed(case: Case, name: str, value: str) -> bool:
-    agreed = await case.client.hget(case.keys.agreement, name)
-    return agreed is not None and text(agreed) == value
+async def _is_in_force(case: Case, name: str, value: str) -> bool:
+    found = await case.client.hget(case.keys.settings, name)
+    return found is not None and text(found) == value

@@ -66,13 +66,13 @@ async def enqueue_for(client: Redis, consumer: str, number: int) -> dict[str, An
     return {text(entry_id): [(b"n", b"dies")] for entry_id in entry_ids}
 
 
-async def agreed(client: Redis) -> dict[str, str]:
-    """Return what the group has agreed on."""
-    return {text(name): text(value) for name, value in (await client.hgetall(KEYS.agreement)).items()}
+async def in_force(client: Redis) -> dict[str, str]:
+    """Return the group settings."""
+    return {text(name): text(value) for name, value in (await client.hgetall(KEYS.settings)).items()}
 
 
 async def mode(client: Redis) -> str:
-    return (await agreed(client)).get("recovery", "")
+    return (await in_force(client)).get("recovery", "")
 
 
 async def modes_of_recoveries(client: Redis) -> set[str]:
@@ -96,7 +96,7 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
             await strand(client, 4, overdue=True)
             handler.open_gate()
             await nothing_left(client)
-            (mismatch,) = find_mismatches(await agreed(client), 0)  # as in `reaper status`
+            (mismatch,) = find_mismatches(await in_force(client), 0)  # as in `reaper status`
             assert mismatch.endswith("recovery reaper is in force, embedded is set")
         assert await holds(reaper) == 1, "nobody has taken anything from the reaper"
     assert await modes_of_recoveries(client) == {"reaper"}

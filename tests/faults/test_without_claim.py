@@ -14,12 +14,12 @@ from workers.protocol.errors import UnsupportedServerError
 pytestmark = [pytest.mark.anyio, pytest.mark.only_on("6.2.", "7.0.", "8.2.", "valkey-")]
 
 
-async def test_a_replica_refuses_before_anything_is_agreed_on_and_what_was_agreed_stands(
+async def test_a_replica_refuses_before_there_are_group_settings_and_leaves_those_that_there_are(
     server: RedisServer, client: Redis
 ) -> None:
     case = await Case.prepared(server, client)
     async with running(quick_settings(server)):
-        await wait_until(lambda: client.hget(case.keys.agreement, "policy"), "the group has agreed")
+        await wait_until(lambda: client.hget(case.keys.settings, "policy"), "there are group settings")
     jobs = await case.stalled(3)
     before = await dump(client)
     async with running(quick_settings(server, redelivery="in-place"), "error") as replica:
@@ -36,7 +36,7 @@ async def test_a_replica_refuses_before_anything_is_agreed_on_and_what_was_agree
     assert await case.violations(finished=True) == []
 
 
-async def test_a_worker_that_gives_back_in_place_refuses_before_anything_is_agreed_on(
+async def test_a_worker_that_gives_back_in_place_refuses_before_there_are_group_settings(
     server: RedisServer, client: Redis
 ) -> None:
     await let_beat(client, KEYS)

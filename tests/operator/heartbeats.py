@@ -59,5 +59,5 @@ async def hold(client: Redis, *reports: GroupReport, now_ms: int, **values: Any)
     """Let ``alice`` hold orders/billing, which ``bob`` watches too; both have a heartbeat that is fresh for hours."""
     alice = a_replica("alice", *reports, at_ms=now_ms, **{"heartbeat_ms": SELDOM_MS, **values})
     await client.set(GROUP.lease, HOLDER, px=SELDOM_MS)
-    await client.hset(GROUP.agreement, "token", str(TOKEN))
+    await client.hset(GROUP.settings, "token", str(TOKEN))
     await register(client, alice, a_replica("bob", at_ms=now_ms, heartbeat_ms=SELDOM_MS))

@@ -456,7 +456,7 @@ DENIED: list[tuple[Role, RecoveryMode, tuple[str | int, ...]]] = [
         (Role.READ_ONLY, REAPER, words)
         for words in (
             ("XADD", STREAM, "*", "n", 1), ("XACK", STREAM, GROUP, "1-1"), ("XDEL", STREAM, "1-1"), ("DEL", STREAM),
-            ("SET", KEYS.lease, "x"), ("HSET", KEYS.agreement, "paused", 1), ("EXPIRE", STREAM, 1),
+            ("SET", KEYS.lease, "x"), ("HSET", KEYS.settings, "paused", 1), ("EXPIRE", STREAM, 1),
             ("XREADGROUP", "GROUP", GROUP, "w", "STREAMS", STREAM, ">"), ("ZADD", KEYS.schedule, 1, "x"),
             ("EVAL", "return redis.call('DEL', KEYS[1])", 1, STREAM), ("PUBLISH", KEYS.schedule, "1"),
         )

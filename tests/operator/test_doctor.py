@@ -20,7 +20,7 @@ PAIR = ("--groups", "orders/billing")
 
 
 async def _served(scene: Scene) -> None:
-    await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper")
+    await scene.set_settings(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper")
     await scene.beats()
     now = await scene.now_ms()
     await hold(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
@@ -105,7 +105,7 @@ async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene,
     await _served(scene)
     until_ms = await scene.now_ms() + 600_000
     registration = f"{until_ms},worker w1: max_deliveries 3 is in force, 9 is set"
-    await scene.client.hset(scene.keys.agreement, "member:w1.1", registration)
+    await scene.client.hset(scene.keys.settings, "member:w1.1", registration)
     assert await _wrong(reaper) == [("mismatch", "worker w1: max_deliveries 3 is in force, 9 is set")]
 
 
@@ -116,7 +116,7 @@ async def test_settings_that_are_not_in_force_are_found(scene: Scene, reaper: Co
 
 
 async def test_a_consumer_with_deliveries_and_no_life_is_noted(scene: Scene, reaper: Command) -> None:
-    await scene.agree(policy="stream", visibility_ms=1, max_deliveries=3, recovery="reaper")
+    await scene.set_settings(policy="stream", visibility_ms=1, max_deliveries=3, recovery="reaper")
     await hold(scene.client, a_report(visibility_ms=1, last_scan_ms=1), now_ms=await scene.now_ms())
     await scene.stalled()
     assert any("has been silent for" in text for text in await _notes(reaper, "group"))
@@ -141,7 +141,7 @@ async def test_trimming_what_was_never_delivered_is_found_where_redis_remembers(
 
 async def test_a_retry_stream_that_nobody_reads_is_found(scene: Scene, reaper: Command) -> None:
     await _served(scene)
-    await scene.agree(policy="retry-stream")
+    await scene.set_settings(policy="retry-stream")
     await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
     await scene.add(stream=scene.keys.retry)
     assert "unread" in await _checks(reaper)
@@ -149,7 +149,7 @@ async def test_a_retry_stream_that_nobody_reads_is_found(scene: Scene, reaper: C
 
 async def test_that_recovery_waits_after_a_gap_is_noted(scene: Scene, reaper: Command) -> None:
     await _served(scene)
-    await scene.agree(visibility_ms=3_600_000, unbroken=await scene.now_ms(), gap=41_000)
+    await scene.set_settings(visibility_ms=3_600_000, unbroken=await scene.now_ms(), gap=41_000)
     answer = await reaper("doctor", "-o", "json")
     [said] = [one for one in answer.data["findings"] if "no heartbeat could be served for 41 s" in one["text"]]
     assert said["level"] == "note"

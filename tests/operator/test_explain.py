@@ -14,9 +14,9 @@ from workers import Producer
 pytestmark = pytest.mark.anyio
 
 
-async def _served(scene: Scene, **agreed: Any) -> None:
+async def _served(scene: Scene, **in_force: Any) -> None:
     usual: dict[str, Any] = {"policy": "stream", "visibility_ms": 30_000, "max_deliveries": 3, "recovery": "reaper"}
-    await scene.agree(**(usual | agreed))
+    await scene.set_settings(**(usual | in_force))
     now = await scene.now_ms()
     await hold(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
 
@@ -112,7 +112,7 @@ async def test_a_longer_visibility_timeout_of_its_own_counts(scene: Scene, reape
 
 
 async def test_what_keeps_recovery_from_happening_is_said(scene: Scene, reaper: Command) -> None:
-    await scene.agree(recovery="reaper", paused="1")
+    await scene.set_settings(recovery="reaper", paused="1")
     entry = await scene.stalled("n", 1)
     answer = await reaper("explain", entry, "--group", "orders/billing")
     assert answer.code == 0
@@ -215,7 +215,7 @@ async def test_nothing_is_written(scene: Scene, reaper: Command) -> None:
 async def test_what_stalls_while_recovery_waits_says_so(scene: Scene, reaper: Command) -> None:
     await _served(scene, visibility_ms=3_600_000)
     await scene.beats()
-    await scene.agree(unbroken=await scene.now_ms(), gap=41_000)
+    await scene.set_settings(unbroken=await scene.now_ms(), gap=41_000)
     told = await _explained(reaper, await scene.stalled("n", 1))
     assert told["next"].startswith("unless it is settled or extended, recovery waits ")
     assert told["next"].endswith(" and then it is copied to orders and ready again, for delivery 2 of 3")
@@ -226,7 +226,7 @@ async def test_what_stalls_while_recovery_waits_says_so(scene: Scene, reaper: Co
 
 
 async def test_in_embedded_mode_a_worker_claims_it_and_no_replica_is_missed(scene: Scene, reaper: Command) -> None:
-    await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="embedded")
+    await scene.set_settings(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="embedded")
     await scene.beats()
     entry = await scene.add("n", 1, "reaper.visibility_ms", 600_000)
     await scene.deliver(entry, idle_ms=10_000)

@@ -96,7 +96,7 @@ async def test_wrong_options_are_text() -> None:
 
 @pytest.mark.parametrize("name", [name for name in ACT if not name.endswith("show")])
 async def test_a_key_that_holds_something_else_is_named(reaper: Command, client: Redis, name: str) -> None:
-    for key in (KEYS.stream, KEYS.dead, KEYS.agreement):
+    for key in (KEYS.stream, KEYS.dead, KEYS.settings):
         await client.set(key, "somebody else's")
     answer = await reaper(*typed(name))
     assert answer.code == 2

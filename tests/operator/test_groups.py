@@ -1,4 +1,4 @@
-"""Pause, resume and forget: the operator's word in the group's agreement, and leaving without losing a job."""
+"""Pause, resume and forget: the operator's word in the group settings, and leaving without losing a job."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ async def test_a_paused_group_is_not_recovered_until_it_is_resumed(scene: Scene,
 
 
 async def test_pause_and_resume_say_what_they_changed(scene: Scene, reaper: Command) -> None:
-    await scene.agree(policy="stream")
+    await scene.set_settings(policy="stream")
     answers = [(await reaper("groups", verb, *BILLING)).out for verb in ("pause", "pause", "resume", "resume")]
     assert answers == [
         "orders/billing: recovery paused\n",
@@ -56,13 +56,13 @@ async def test_pause_and_resume_say_what_they_changed(scene: Scene, reaper: Comm
         "orders/billing: recovery resumed\n",
         "orders/billing: recovery was already resumed\n",
     ]
-    assert await scene.client.hgetall(scene.keys.agreement) == {b"policy": b"stream"}
+    assert await scene.client.hgetall(scene.keys.settings) == {b"policy": b"stream"}
 
 
 async def test_a_group_can_be_paused_when_memory_is_full(scene: Scene, reaper: Command) -> None:
     await scene.fill_memory()
     await reaper("groups", "pause", *BILLING)
-    assert await scene.client.hget(scene.keys.agreement, "paused") == b"1"
+    assert await scene.client.hget(scene.keys.settings, "paused") == b"1"
 
 
 # --- forget
@@ -76,7 +76,7 @@ async def _forget(scene: Scene, reaper: Command, *flags: str) -> Answer:
 
 async def _used(scene: Scene) -> None:
     """Leave every kind of key behind, and two quarantined jobs quarantined."""
-    await scene.agree(policy="stream", max_deliveries=3, recovery="reaper")
+    await scene.set_settings(policy="stream", max_deliveries=3, recovery="reaper")
     quarantined = [await scene.stalled("n", number, times=2) for number in range(2)]
     await scene.recover(*quarantined)
     await scene.client.hset(scene.keys.quarantine, "1-1", "stream")
@@ -101,7 +101,7 @@ async def test_forget_makes_quarantined_jobs_ready_and_removes_what_we_keep(scen
 
 
 async def test_forget_of_many_quarantined_jobs_loses_none(scene: Scene, reaper: Command) -> None:
-    await scene.agree(policy="stream")
+    await scene.set_settings(policy="stream")
     quarantined = [await scene.stalled("n", number, times=2) for number in range(250)]
     await scene.recover(*quarantined)
     answer = await _forget(scene, reaper)
@@ -174,7 +174,7 @@ async def test_forget_with_dead_letters_removes_them(scene: Scene, reaper: Comma
 async def test_forget_keeps_the_journal_while_another_group_is_served(scene: Scene, reaper: Command) -> None:
     await give_up(scene)
     await scene.client.xgroup_create("orders", "audit", "$")
-    await scene.client.hset(group_keys("orders", "audit").agreement, "policy", "retry-stream")
+    await scene.client.hset(group_keys("orders", "audit").settings, "policy", "retry-stream")
     answer = await _forget(scene, reaper, "--dead-letters")
     assert "kept    {orders}:journal" in answer.out.splitlines()
     assert sorted(await scene.client.keys("{orders}:*")) == [b"{orders}:group:audit", b"{orders}:journal"]
@@ -205,13 +205,13 @@ async def test_quarantined_jobs_of_a_retry_stream_group_are_ready_before_it_is_f
     scene: Scene, reaper: Command
 ) -> None:
     quarantined = await scene.stalled(times=2)
-    await scene.agree(policy="retry-stream")
+    await scene.set_settings(policy="retry-stream")
     await scene.recover(quarantined, policy="retry-stream")
     answer = await _forget(scene, reaper)
     assert answer.code == 1
     assert "and then forget it again (1 waiting job was made ready)." in answer.err
     assert await scene.client.xlen(scene.keys.retry) == 1
-    assert await scene.client.exists(scene.keys.agreement) == 1
+    assert await scene.client.exists(scene.keys.settings) == 1
 
 
 async def test_quarantined_jobs_stay_where_nobody_would_read_them(scene: Scene, reaper: Command) -> None:

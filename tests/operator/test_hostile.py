@@ -84,7 +84,7 @@ async def hostile(client: Redis) -> Scene:
         for event in (EVIL.encode(), b"recovered", b"lease_taken", b"lease_left"):
             await client.xadd(journal, {"event": event, "job": EVIL_BYTES, "entry": JOB, "token": 7, **facts})
     for name in ("policy", "recovery", "mismatch", "visibility_ms"):
-        await client.hset(keys.agreement, name, EVIL_BYTES)
+        await client.hset(keys.settings, name, EVIL_BYTES)
     await client.hset(KEYS.watched, EVIL_BYTES, EVIL_BYTES)
     await client.zadd(keys.schedule, {EVIL_BYTES: 1, b"x" + EVIL_BYTES: 2**52})
     await client.hset(keys.quarantine, EVIL_BYTES, EVIL_BYTES)
@@ -172,7 +172,7 @@ async def test_errors_and_words_given_are_printed_as_escapes(reaper: Command, wo
 
 async def test_a_redrive_journals_the_reason_as_it_is(hostile: Scene, reaper: Command) -> None:
     await hostile.client.delete(hostile.keys.journal)
-    await hostile.client.hset(hostile.keys.agreement, "policy", "stream")
+    await hostile.client.hset(hostile.keys.settings, "policy", "stream")
     assert (await reaper("dead-letters", "redrive", *COMMANDS["dead-letters redrive"])).code == 0
     [(_, flat)] = await hostile.client.execute_command("XRANGE", hostile.keys.journal, "-", "+")
     assert flat[flat.index(b"reason") + 1] == EVIL_BYTES

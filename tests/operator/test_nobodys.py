@@ -25,7 +25,7 @@ async def scene() -> AsyncIterator[Scene]:
         client: Redis = commands_client(url)
         prepared = Scene(client)
         await prepared.prepare()
-        await prepared.agree(policy="in-place", recovery="reaper", visibility_ms=30_000, max_deliveries=3)
+        await prepared.set_settings(policy="in-place", recovery="reaper", visibility_ms=30_000, max_deliveries=3)
         ids = [await prepared.stalled(), await prepared.stalled(consumer="w2")]
         await prepared.recover(ids[0], policy="in-place")
         yield prepared

@@ -108,7 +108,7 @@ async def test_without_the_loop_guard_every_generation_is_redriven(scene: Scene)
 
 async def test_with_policy_retry_stream_jobs_go_to_the_groups_retry_stream(scene: Scene) -> None:
     dead = await give_up(scene, "n", 1)
-    await scene.agree(policy="retry-stream")
+    await scene.set_settings(policy="retry-stream")
     await _redrive(scene, dead)
     state = await scene.state()
     assert [entry[1:3] for entry in state[scene.keys.retry]["entries"]] == [("n", "1")]

@@ -37,11 +37,11 @@ async def outcomes(reaper: Command, *words: str) -> dict[str, str]:
 async def test_lost_deliveries_are_given_back_once(scene: Scene, reaper: Command) -> None:
     await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
     one, other = await lost(scene), await lost(scene, source="retry")
-    await scene.agree(lost_delivery=2, lost_delivery_ms=1)
+    await scene.set_settings(lost_delivery=2, lost_delivery_ms=1)
     assert await outcomes(reaper, "--lost", "--dry-run") == {one: "done", other: "done"}
     assert await outcomes(reaper, "--lost") == {one: "done", other: "done"}
     assert await outcomes(reaper, "--lost") == {}
-    assert not await scene.client.hexists(scene.keys.agreement, "lost_delivery")
+    assert not await scene.client.hexists(scene.keys.settings, "lost_delivery")
     assert await scene.client.xlen("orders") == 2
 
 

@@ -33,14 +33,14 @@ def _write(file: Path, *parts: str) -> None:
     file.write_text("".join(parts))
 
 
-async def _until_agreed(client: Redis, keys: GroupKeys, **values: str) -> None:
-    """Wait until a replica has written these values into the group's agreement."""
+async def _until_in_force(client: Redis, keys: GroupKeys, **values: str) -> None:
+    """Wait until a replica has written these values into the group settings."""
 
-    async def agreed() -> bool:
-        found: Any = await client.hmget(keys.agreement, list(values))
+    async def in_force() -> bool:
+        found: Any = await client.hmget(keys.settings, list(values))
         return bool(found == [value.encode() for value in values.values()])
 
-    await wait_until(agreed, f"{keys.pair} has agreed on {values}")
+    await wait_until(in_force, f"{keys.pair} has the settings {values}")
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ async def test_a_pair_is_added_without_a_restart(
     _write(file, LONG, _table("billing"), _table("sender", stream="mail", max_deliveries=9))
     replica.hang_up()
     await replica.prints("settings reloaded: groups=2")
-    await _until_agreed(client, group_keys("mail", "sender"), max_deliveries="9")
+    await _until_in_force(client, group_keys("mail", "sender"), max_deliveries="9")
     assert replica.running
 
 
@@ -138,7 +138,7 @@ async def test_a_changed_default_holds_at_once(
     replica = await _holder(client, processes, server, file)
     _write(file, LONG, "max_deliveries = 8\n", _table("billing"))
     replica.hang_up()
-    await _until_agreed(client, group_keys("orders", "billing"), max_deliveries="8")
+    await _until_in_force(client, group_keys("orders", "billing"), max_deliveries="8")
 
 
 async def test_other_changes_are_named_as_needing_a_restart(

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 async def _healthy(scene: Scene) -> None:
     now = await scene.now_ms()
-    await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper", recovered=12)
+    await scene.set_settings(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper", recovered=12)
     report = a_report(last_scan_ms=now - 200, timers=4, next_due_ms=9_000, recovered=5)
     await hold(scene.client, report, now_ms=now)
 
@@ -239,7 +239,7 @@ async def test_ready_and_pending_are_told_with_their_ages(scene: Scene) -> None:
 
 async def test_a_consumer_that_holds_deliveries_and_shows_no_life_is_named(scene: Scene) -> None:
     await _healthy(scene)
-    await scene.agree(visibility_ms=1)
+    await scene.set_settings(visibility_ms=1)
     await scene.stalled()
 
     async def silent() -> list[str]:
@@ -285,7 +285,7 @@ async def test_a_retry_stream_without_a_group_shows_its_entries(scene: Scene) ->
 
 async def test_copies_that_wait_while_consumers_stay_away_are_a_problem(scene: Scene) -> None:
     await _healthy(scene)
-    await scene.agree(visibility_ms=1)
+    await scene.set_settings(visibility_ms=1)
     await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
     read = ("XREADGROUP", "GROUP", "billing", "w1", "NOACK", "STREAMS", scene.keys.retry, ">")
     await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 1)
@@ -335,7 +335,7 @@ async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:
 
 
 def test_workers_that_differ_are_named_while_they_are_there() -> None:
-    agreement = {
+    group_settings = {
         "member:w1.1": "1000,worker w1: max_deliveries 3 is in force, 9 is set",
         "member:w2.1": "1000,worker w2: max_deliveries 3 is in force, 9 is set",
         "member:w3.1": "2000,worker w3: policy stream is in force, retry-stream is set; max_deliveries 3, 4",
@@ -344,6 +344,6 @@ def test_workers_that_differ_are_named_while_they_are_there() -> None:
     }
     both = "max_deliveries 3 is in force, 9 is set"
     alone = "worker w3: policy stream is in force, retry-stream is set; max_deliveries 3, 4"
-    assert find_mismatches(agreement, 999) == (f"worker w1 and 1 more: {both}", alone)
-    assert find_mismatches(agreement, 1_000) == (alone,)
-    assert find_mismatches(agreement, 2_000) == ()
+    assert find_mismatches(group_settings, 999) == (f"worker w1 and 1 more: {both}", alone)
+    assert find_mismatches(group_settings, 1_000) == (alone,)
+    assert find_mismatches(group_settings, 2_000) == ()

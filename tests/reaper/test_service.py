@@ -74,7 +74,7 @@ async def holding(reaper: Reaper) -> int:
 
 async def recovered(client: Redis, count: int, group: str = "billing") -> None:
     async def enough() -> bool:
-        return int(await client.hget(group_keys("orders", group).agreement, "recovered") or 0) >= count
+        return int(await client.hget(group_keys("orders", group).settings, "recovered") or 0) >= count
 
     await wait_until(enough, f"{count} are recovered")
 
@@ -287,13 +287,15 @@ async def test_a_payload_that_is_gone_is_reported_as_an_error(server: RedisServe
     assert (facts["entry"], facts["error"]) == (stalled, "lost_payload")
 
 
-async def test_an_agreement_that_was_lost_is_written_again_in_the_same_term(
+async def test_group_settings_that_were_lost_are_written_again_in_the_same_term(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:
     async with Reaper(settings_for(server)) as reaper:
         token = await holding(reaper)
-        await client.delete(scene.keys.agreement)
-        await wait_until(lambda: client.hget(scene.keys.agreement, "visibility_ms"), "the agreement is there again")
+        await client.delete(scene.keys.settings)
+        await wait_until(
+            lambda: client.hget(scene.keys.settings, "visibility_ms"), "the group settings are there again"
+        )
         assert (token, max(report.token for report in reaper.reports().values())) == (1, 1)
 
 
@@ -396,7 +398,7 @@ async def test_a_pair_that_is_added_is_served_in_the_same_term(server: RedisServ
     async with Reaper(settings_for(server)) as reaper:
         await holding(reaper)
         reaper.reload(settings_for(server, groups="orders/billing,mails/send"))
-        await wait_until(lambda: client.hget(late.keys.agreement, "recovered"), "the new pair is served")
+        await wait_until(lambda: client.hget(late.keys.settings, "recovered"), "the new pair is served")
         assert {report.token for report in reaper.reports().values()} == {1}
 
 
@@ -409,7 +411,7 @@ async def test_a_pair_that_is_taken_out_is_left_alone(server: RedisServer, scene
         await client.xgroup_create("mails", "send", "0", mkstream=True)
         late = Scene(client, group_keys("mails", "send"))
         await late.stalled()
-        await wait_until(lambda: client.hget(late.keys.agreement, "recovered"), "the other pair is served")
+        await wait_until(lambda: client.hget(late.keys.settings, "recovered"), "the other pair is served")
         assert await scene.pending() == [(entry_id(1), "w1", 1)]
 
 
@@ -418,13 +420,13 @@ async def test_a_pair_whose_values_change_is_taken_over_again_with_the_new_ones(
 ) -> None:
     client = scene.client
 
-    async def agreed() -> bool:
-        return await client.hmget(scene.keys.agreement, "visibility_ms", "max_deliveries") == [b"5000", b"7"]
+    async def in_force() -> bool:
+        return await client.hmget(scene.keys.settings, "visibility_ms", "max_deliveries") == [b"5000", b"7"]
 
     async with Reaper(settings_for(server)) as reaper:
         await wait_until(lambda: client.exists(scene.keys.lease), "the pair is taken over")
         reaper.reload(settings_for(server, visibility_timeout=5, max_deliveries=7))
-        await wait_until(agreed, "the new values are agreed")
+        await wait_until(in_force, "the new values are in force")
 
 
 async def test_a_tick_reads_all_new_deliveries_and_not_only_a_page(server: RedisServer, scene: Scene) -> None:
@@ -489,7 +491,7 @@ async def test_a_hundred_starts_and_stops_leave_no_task_connection_or_key_behind
             for _ in range(turn):
                 await anyio.lowlevel.checkpoint()
     assert asyncio.all_tasks() == before
-    assert sorted(await client.keys("*")) == sorted(key.encode() for key in ("orders", scene.keys.agreement))
+    assert sorted(await client.keys("*")) == sorted(key.encode() for key in ("orders", scene.keys.settings))
     await wait_until(lambda: alone(client), "only the test's own connection is left")
 
 

@@ -72,7 +72,7 @@ async def tick(
     keys = scene.keys
     return await load_script("reaper", "tick").run(
         scene.client,
-        [keys.stream, keys.agreement, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
+        [keys.stream, keys.settings, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
         [holder, ttl_ms, keys.group, after, retry_after, page],
     )
 
@@ -82,7 +82,7 @@ async def hand(scene: Scene, holder: str, to: str, *, offer_ms: int = 2_000, jou
     keys = scene.keys
     return await load_script("reaper", "lease_hand").run(
         scene.client,
-        [keys.lease, keys.agreement, keys.journal],
+        [keys.lease, keys.settings, keys.journal],
         [keys.group, 1_000 * journal, holder, to, offer_ms, "stopped"],
     )
 

@@ -86,10 +86,10 @@ class Scene:
         await self.client.hset(self.keys.quarantine, added, "stream,,0")
         return added
 
-    async def agree(self, **values: Word) -> None:
+    async def set_settings(self, **values: Word) -> None:
         """Write into the group settings."""
         for name, value in values.items():
-            await self.client.hset(self.keys.agreement, name, value)
+            await self.client.hset(self.keys.settings, name, value)
 
     async def now_ms(self) -> int:
         """Return the server's time."""
@@ -107,7 +107,7 @@ class Scene:
     async def beats(self, visibility_ms: int = 30_000) -> None:
         """Record old heartbeats, so that recovery does not wait."""
         assert self._admin is not None
-        settings = self.keys.agreement
+        settings = self.keys.settings
         beat: Any = {"beat": await server_ms(self._admin), "unbroken": 1}
         await self._terms(visibility_ms=visibility_ms)
         await self._admin.hset(settings, mapping=beat)
@@ -115,16 +115,16 @@ class Scene:
     async def _beats_if_new(self, visibility_ms: int) -> None:
         """Record old heartbeats, unless the test has set a beat."""
         assert self._admin is not None
-        if not await self._admin.hexists(self.keys.agreement, "beat"):
+        if not await self._admin.hexists(self.keys.settings, "beat"):
             await self.beats(visibility_ms)
 
     async def state(self) -> Shown:
         """Return all keys except the beat, see `tests.support.dump`."""
         shown = await dump(self.client)
-        settings: dict[str, str] = shown.pop(self.keys.agreement, {})
+        settings: dict[str, str] = shown.pop(self.keys.settings, {})
         for name in ("beat", "unbroken", "gap", *self._made):
             settings.pop(name, None)
-        return shown | ({self.keys.agreement: settings} if settings else {})
+        return shown | ({self.keys.settings: settings} if settings else {})
 
     async def pending(self, source: str | None = None) -> list[tuple[str, str, int]]:
         """Return the pending entries as ``(ID, consumer, count)``."""
@@ -135,12 +135,12 @@ class Scene:
         """Write into the group settings what the test has not written."""
         assert self._admin is not None
         for name, value in values.items():
-            self._made |= {name} if await self._admin.hsetnx(self.keys.agreement, name, value) == 1 else set()
+            self._made |= {name} if await self._admin.hsetnx(self.keys.settings, name, value) == 1 else set()
 
     def _names(self, source: str | None) -> list[str]:
         keys = self.keys
         return [
-            source or keys.stream, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, keys.quarantine,
+            source or keys.stream, keys.stream, keys.retry, keys.dead, keys.settings, keys.schedule, keys.quarantine,
             keys.journal,
         ]  # fmt: skip
 

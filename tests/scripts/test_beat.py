@@ -54,13 +54,13 @@ class Timed(Scene):
 
     async def beat(self, client: Redis | None = None) -> list[int]:
         """Record a beat. Return server time, the wait of recovery in ms, and the last gap."""
-        places = (self.keys.stream, self.keys.agreement, self.keys.journal, self.keys.retry)
+        places = (self.keys.stream, self.keys.settings, self.keys.journal, self.keys.retry)
         reply: Any = await (client or self.client).execute_command("EVAL", BEAT, 4, *places, self.keys.group)
         return list(reply)
 
     async def field(self, name: str) -> int | None:
         """Return a number of the group settings."""
-        value: Any = await self.client.hget(self.keys.agreement, name)
+        value: Any = await self.client.hget(self.keys.settings, name)
         return None if value is None else int(value)
 
     async def waits(self, entry_id: str, **values: Any) -> int:
@@ -70,7 +70,7 @@ class Timed(Scene):
 
     async def wait_told(self) -> RecoveryWait | None:
         """Return `recovery_wait` of the group settings."""
-        fields: Any = await self.client.hgetall(self.keys.agreement)
+        fields: Any = await self.client.hgetall(self.keys.settings)
         return recovery_wait({name.decode(): value.decode() for name, value in fields.items()}, self.at_ms)
 
 
@@ -105,7 +105,7 @@ async def timed(standing: RedisServer, clock: ServerClock) -> AsyncIterator[Time
         scene = Timed(client)
         scene.clock = clock
         await scene.prepare()
-        await scene.agree(visibility_ms=V)
+        await scene.set_settings(visibility_ms=V)
         yield scene
 
 
@@ -117,9 +117,9 @@ async def test_without_a_group_there_is_no_beat(timed: Timed) -> None:
 
 
 async def test_without_a_visibility_timeout_nothing_is_noted(timed: Timed) -> None:
-    await timed.client.delete(timed.keys.agreement)
+    await timed.client.delete(timed.keys.settings)
     assert await timed.beat() == [START_MS, 0, 0]
-    assert await timed.client.exists(timed.keys.agreement) == 0
+    assert await timed.client.exists(timed.keys.settings) == 0
     assert await timed.wait_told() is None
 
 
@@ -182,7 +182,7 @@ async def test_a_recovery_call_that_is_the_first_after_a_gap_waits(timed: Timed)
 
 
 async def test_an_embedded_worker_waits_as_well(timed: Timed) -> None:
-    await timed.agree(recovery="embedded")
+    await timed.set_settings(recovery="embedded")
     await timed.stalled()
     await steady(timed)
     await timed.pass_ms(V)
@@ -217,7 +217,7 @@ async def test_a_gap_leaves_of_the_former_timeout_what_was_left_before(
 ) -> None:
     """Otherwise an old change counts again, or workers that could not read the new value are judged by it."""
     await steady(timed)
-    await timed.agree(former_until=timed.at_ms + left_ms, former_visibility_ms=2 * V)
+    await timed.set_settings(former_until=timed.at_ms + left_ms, former_visibility_ms=2 * V)
     await timed.pass_ms(by_ms)
     assert (await timed.beat())[1] == (2 * V if left_ms > 0 else V)
     assert await timed.field("former_until") == timed.at_ms + after_ms
@@ -226,16 +226,16 @@ async def test_a_gap_leaves_of_the_former_timeout_what_was_left_before(
 async def test_a_timeout_that_was_lowered_in_a_gap_counts_no_longer_than_any_other(timed: Timed) -> None:
     await steady(timed)
     await timed.pass_ms(10 * V)
-    await timed.agree(former_until=timed.at_ms + FORMER_MS, former_visibility_ms=2 * V)
+    await timed.set_settings(former_until=timed.at_ms + FORMER_MS, former_visibility_ms=2 * V)
     await timed.beat()
     assert await timed.field("former_until") == timed.at_ms + FORMER_MS
 
 
 async def test_recovery_waits_for_the_former_timeout_while_that_counts(timed: Timed) -> None:
-    await timed.agree(former_until=START_MS + FORMER_MS, former_visibility_ms=2 * V)
+    await timed.set_settings(former_until=START_MS + FORMER_MS, former_visibility_ms=2 * V)
     assert (await timed.beat())[1] == 2 * V
     assert await timed.wait_told() == RecoveryWait(2 * V, 0)
-    await timed.agree(former_until=START_MS)
+    await timed.set_settings(former_until=START_MS)
     assert (await timed.beat())[1] == V
 
 
@@ -258,7 +258,7 @@ async def user(timed: Timed, standing: RedisServer) -> AsyncIterator[Redis]:
 @pytest.mark.parametrize("command", DENIED)
 async def test_where_a_heartbeat_is_denied_no_beat_is_noted(timed: Timed, user: Redis, command: str) -> None:
     """Neither by a replica, nor by a heartbeat with or without a delivery, nor by a recovery call."""
-    await timed.agree(recovery="embedded")
+    await timed.set_settings(recovery="embedded")
     stalled = await timed.stalled()
     await steady(timed)
     last = await timed.field("beat")
@@ -310,7 +310,7 @@ async def test_when_memory_is_full_the_beat_goes_on(timed: Timed) -> None:
 @pytest.mark.parametrize("fields", [{"beat": "junk"}, {"unbroken": "junk"}, {"beat": "", "unbroken": "-1"}])
 async def test_fields_that_are_no_numbers_are_no_beat(timed: Timed, fields: dict[str, str]) -> None:
     await steady(timed)
-    await timed.agree(**fields)
+    await timed.set_settings(**fields)
     told = await timed.wait_told()
     assert told is not None
     assert (told.left_ms, (await timed.beat())[1]) == (V, V)

@@ -45,7 +45,7 @@ async def test_what_is_too_much_for_one_call_is_put_off(scene: Scene) -> None:
 
 async def test_a_job_that_cannot_be_made_ready_is_not_forgotten(scene: Scene) -> None:
     await park(scene, 1)
-    await scene.agree(policy="retry-stream")
+    await scene.set_settings(policy="retry-stream")
     await scene.client.set(scene.keys.retry, "in the way")
     await scene.client.delete(scene.keys.lease)
     before = await scene.state()
@@ -86,7 +86,7 @@ async def test_what_embedded_workers_know_of_crashes_is_not_taken_from_them(
 ) -> None:
     [job] = await park(scene, 1)
     word = f"{await scene.now_ms() + left_ms},"
-    await scene.agree(recovery=recovery, **{"member:w2": word})
+    await scene.set_settings(recovery=recovery, **{"member:w2": word})
     await scene.client.delete(scene.keys.lease)
     before = await scene.state()
     answer = await forget(scene)

@@ -33,7 +33,7 @@ async def made_again(scene: Scene) -> None:
     keys = scene.keys
     await load_script("workers.protocol", "join_group").run(
         scene.client,
-        [keys.stream, keys.retry, keys.agreement, keys.lease],
+        [keys.stream, keys.retry, keys.settings, keys.lease],
         [keys.group, "0", "", "", "", "reaper", "stream", 30_000, 3, "reaper", "w1", "w1.0", 35_000, 0],
     )
 
@@ -45,7 +45,7 @@ async def count_after(scene: Scene, last: str, most: int = 10_000, budget: int =
 
 async def pause(scene: Scene, flag: int) -> Any:
     """Run ``pause_group``."""
-    return await load_script("reaper", "pause_group").run(scene.client, [scene.keys.agreement], [flag])
+    return await load_script("reaper", "pause_group").run(scene.client, [scene.keys.settings], [flag])
 
 
 async def set_lease(scene: Scene, found: str | None) -> None:
@@ -122,7 +122,7 @@ async def test_a_group_without_its_marker_is_counted_once(scene: Scene, how: str
 
 async def test_without_group_settings_nothing_tells_that_it_is_another_group(scene: Scene) -> None:
     await maintain(scene)
-    await scene.client.delete(scene.keys.agreement)
+    await scene.client.delete(scene.keys.settings)
     await scene.client.xgroup_delconsumer("orders", "billing", "marked-by-reaper")
     assert await maintain(scene) == [b"ok", 0, 0, 0]
 
@@ -134,23 +134,23 @@ async def test_words_that_a_leader_may_still_want_to_see_are_kept(
     await scene.client.xgroup_createconsumer("orders", "billing", "w1")  # made again after somebody deleted it
     for _ in range(holds):
         await scene.stalled(consumer="w1")
-    await scene.agree(**{"member:w1": f"{await scene.now_ms() - ended_ms},"})
+    await scene.set_settings(**{"member:w1": f"{await scene.now_ms() - ended_ms},"})
     await maintain(scene)
-    assert await scene.client.hexists(scene.keys.agreement, "member:w1") == is_kept
+    assert await scene.client.hexists(scene.keys.settings, "member:w1") == is_kept
 
 
 async def test_while_recovery_waits_nobody_is_silent_and_no_word_has_ended(scene: Scene) -> None:
     """Else after a step of the clock a worker that holds nothing has no word with its next job (seed 5100314)."""
     await scene.client.xgroup_createconsumer("orders", "billing", "w1")
     now = await scene.now_ms()
-    await scene.agree(**dict.fromkeys(("member:w1", "member:gone"), f"{now - 7200000},"))
+    await scene.set_settings(**dict.fromkeys(("member:w1", "member:gone"), f"{now - 7200000},"))
     await scene.beats()
-    await scene.agree(unbroken=now)
+    await scene.set_settings(unbroken=now)
     assert await maintain(scene, 0) == [b"ok", 0, 0, 0]
-    assert await scene.client.hexists(scene.keys.agreement, "member:w1")
+    assert await scene.client.hexists(scene.keys.settings, "member:w1")
     await scene.beats()
     assert await maintain(scene) == [b"ok", 0, 0, 0, b"gone"]
-    assert not await scene.client.hexists(scene.keys.agreement, "member:w1")
+    assert not await scene.client.hexists(scene.keys.settings, "member:w1")
 
 
 async def test_entries_that_went_with_a_consumer_are_reported(scene: Scene) -> None:
@@ -198,7 +198,7 @@ async def test_without_the_group_no_entry_is_reported(scene: Scene) -> None:
 
 @pytest.mark.parametrize("found", STALE)
 async def test_only_the_holder_of_the_lease_maintains_a_group(scene: Scene, found: str | None) -> None:
-    await scene.agree(last_id="1-1")
+    await scene.set_settings(last_id="1-1")
     await scene.client.xgroup_createconsumer("orders", "billing", "silent")
     await set_lease(scene, found)
     before = await scene.state()
@@ -211,7 +211,7 @@ async def test_only_the_holder_of_the_lease_maintains_a_group(scene: Scene, foun
 
 @pytest.mark.parametrize(("recovery", "code"), [("embedded", b"ok"), ("reaper", b"stale"), ("", b"stale")])
 async def test_without_a_lease_only_embedded_workers_maintain(scene: Scene, recovery: str, code: bytes) -> None:
-    await scene.agree(recovery=recovery)
+    await scene.set_settings(recovery=recovery)
     assert (await maintain(scene, lease=""))[0] == code
     assert ("last_id" in (await scene.state())["{orders}:group:billing"]) == (code == b"ok")
 
@@ -259,12 +259,12 @@ async def test_a_registration_that_has_ended_and_whose_consumer_is_gone_is_repor
     await scene.client.xgroup_createconsumer("orders", "billing", "there")
     now = await scene.now_ms()
     ended, counts, lately = (f"{now + by}," for by in (-ago_ms, 60_000, -1_000))
-    await scene.agree(**{"member:there": lately, "member:gone": ended + "it differs", "member:lives": counts})
+    await scene.set_settings(**{"member:there": lately, "member:gone": ended + "it differs", "member:lives": counts})
     await made_again(scene)  # a worker joins
     await scene.beats()
     assert await maintain(scene) == [b"ok", 0, 0, 0, b"gone"]
     assert await maintain(scene) == [b"ok", 0, 0, 0]
-    words: Any = await scene.client.hmget(scene.keys.agreement, "member:gone", "member:there", "member:lives")
+    words: Any = await scene.client.hmget(scene.keys.settings, "member:gone", "member:there", "member:lives")
     assert words == [None, lately.encode(), counts.encode()]
     told = {"group": "billing", "mode": "reaper", "token": 7, "consumer": "gone"}
     ((event, job, data),) = (await scene.state())["{orders}:journal"]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 class Joined:
     """The reply to a worker that joins, without the server's time."""
 
-    agreed: tuple[str, str, str, str]
+    in_force: tuple[str, str, str, str]
     read_retry: int
     started_at: str
     groups: int
@@ -56,7 +56,7 @@ async def join(
     )
     reply = await load_script("workers.protocol", "join_group").run(
         scene.client,
-        [keys.stream, keys.retry, keys.agreement, keys.lease],
+        [keys.stream, keys.retry, keys.settings, keys.lease],
         [
             keys.group, start, policy, visibility_ms, max_deliveries, recovery, word.policy, word.visibility_ms,
             word.max_deliveries, recovery, worker, word.consumer, word.counts_for_ms, word.begins,
@@ -64,13 +64,13 @@ async def join(
     )  # fmt: skip
     assert abs(reply[7] - await scene.now_ms()) < 5_000
     policy, visibility, limit, mode = (part.decode() for part in reply[:4])
-    agreed = (policy, visibility, limit, mode)
-    return Joined(agreed, reply[4], reply[5].decode(), reply[6], reply[8].decode(), reply[9], reply[10])
+    in_force = (policy, visibility, limit, mode)
+    return Joined(in_force, reply[4], reply[5].decode(), reply[6], reply[8].decode(), reply[9], reply[10])
 
 
 async def words(scene: Scene) -> dict[str, str]:
     """Return how the settings of registered workers differ, by consumer."""
-    fields = (await scene.state()).get(scene.keys.agreement, {})
+    fields = (await scene.state()).get(scene.keys.settings, {})
     shown = {}
     for name, value in fields.items():
         if name.startswith("member:"):
@@ -83,7 +83,7 @@ async def words(scene: Scene) -> dict[str, str]:
 async def delete_consumers(scene: Scene, *consumers: str) -> Any:
     """Run ``delete_consumer``."""
     return await load_script("workers.protocol", "delete_consumer").run(
-        scene.client, [scene.keys.stream, scene.keys.agreement], [scene.keys.group, *consumers]
+        scene.client, [scene.keys.stream, scene.keys.settings], [scene.keys.group, *consumers]
     )
 
 
@@ -93,10 +93,10 @@ def bare(client: Redis) -> Scene:
     return Scene(client)
 
 
-async def test_the_first_worker_makes_stream_group_and_agreement(bare: Scene) -> None:
+async def test_the_first_worker_makes_stream_group_and_settings(bare: Scene) -> None:
     joined = await join(bare, policy="stream", visibility_ms=1000, max_deliveries=3)
     assert joined == Joined(("stream", "1000", "3", "reaper"), 0, "0", 1, "")
-    agreement = {
+    group_settings = {
         "policy": "stream",
         "visibility_ms": "1000",
         "max_deliveries": "3",
@@ -105,20 +105,20 @@ async def test_the_first_worker_makes_stream_group_and_agreement(bare: Scene) ->
     }
     assert await bare.state() == {
         "orders": {"entries": [], "billing": []},
-        "{orders}:group:billing": agreement,
+        "{orders}:group:billing": group_settings,
     }
 
 
 async def test_a_worker_without_wishes_follows_the_group(scene: Scene) -> None:
-    await scene.agree(policy="stream", visibility_ms=1000, max_deliveries=5, recovery="reaper")
+    await scene.set_settings(policy="stream", visibility_ms=1000, max_deliveries=5, recovery="reaper")
     before = await scene.state()
     assert await join(scene) == Joined(("stream", "1000", "5", "reaper"), 0, "", 1, "")
-    settings = before[scene.keys.agreement] | {"member:w1.1": "now,"}
-    assert await scene.state() == before | {scene.keys.agreement: settings}
+    settings = before[scene.keys.settings] | {"member:w1.1": "now,"}
+    assert await scene.state() == before | {scene.keys.settings: settings}
 
 
 async def test_a_worker_that_wishes_something_else_says_so_in_its_word(scene: Scene) -> None:
-    await scene.agree(policy="stream", visibility_ms=1000)
+    await scene.set_settings(policy="stream", visibility_ms=1000)
     why = "policy stream is in force, retry-stream is set; visibility_ms 1000 is in force, 5 is set"
     word = GoesBy()
     assert (await join(scene, policy="retry-stream", visibility_ms=5, word=word)).mismatch == why
@@ -128,22 +128,22 @@ async def test_a_worker_that_wishes_something_else_says_so_in_its_word(scene: Sc
     assert (await words(scene))["w1.1"] == ""
 
 
-async def test_a_worker_goes_by_what_is_agreed_or_by_what_it_assumes(scene: Scene) -> None:
-    assert (await join(scene, word=GoesBy(max_deliveries=4))).agreed[2] == "4"
-    await scene.agree(visibility_ms=4_000, max_deliveries=2)
-    assert (await join(scene, word=GoesBy())).agreed[1:3] == ("4000", "2")
+async def test_a_worker_goes_by_the_group_settings_or_by_what_it_assumes(scene: Scene) -> None:
+    assert (await join(scene, word=GoesBy(max_deliveries=4))).in_force[2] == "4"
+    await scene.set_settings(visibility_ms=4_000, max_deliveries=2)
+    assert (await join(scene, word=GoesBy())).in_force[1:3] == ("4000", "2")
 
 
-@pytest.mark.parametrize(("recovery", "agreed"), [("embedded", "30000"), ("reaper", "30000")])
-async def test_a_worker_makes_the_timeout_that_it_assumes_the_groups(bare: Scene, recovery: str, agreed: str) -> None:
+@pytest.mark.parametrize(("recovery", "in_force"), [("embedded", "30000"), ("reaper", "30000")])
+async def test_a_worker_makes_the_timeout_that_it_assumes_the_groups(bare: Scene, recovery: str, in_force: str) -> None:
     """Without one there is no beat, and nothing would ever be recovered."""
-    assert (await join(bare, recovery=recovery, word=GoesBy())).agreed[1] == agreed
+    assert (await join(bare, recovery=recovery, word=GoesBy())).in_force[1] == in_force
 
 
-async def test_an_agreement_that_was_lost_is_written_anew_by_who_knows_it(bare: Scene) -> None:
+async def test_lost_group_settings_are_written_anew_by_a_worker_that_knows_them(bare: Scene) -> None:
     known = GoesBy(policy="retry-stream", visibility_ms=60_000, max_deliveries=5)
     joined = await join(bare, visibility_ms=1_000, word=known)
-    assert joined.agreed == ("retry-stream", "60000", "5", "reaper")
+    assert joined.in_force == ("retry-stream", "60000", "5", "reaper")
     assert joined.mismatch == "visibility_ms 60000 is in force, 1000 is set"
 
 
@@ -199,21 +199,21 @@ async def test_a_new_group_starts_where_it_is_told_to(bare: Scene, start: str, r
 async def test_a_group_that_was_destroyed_goes_on_where_it_was(bare: Scene) -> None:
     for _ in range(3):
         await bare.add()
-    await bare.agree(last_id=entry_id(2))
+    await bare.set_settings(last_id=entry_id(2))
     assert (await join(bare)).started_at == entry_id(2)
 
 
 @pytest.mark.parametrize("known", [entry_id(2), "5-2"])
 async def test_a_stream_that_was_made_anew_is_read_from_where_the_worker_is_told(bare: Scene, known: str) -> None:
     await bare.add(at="5-1")
-    await bare.agree(last_id=known)
+    await bare.set_settings(last_id=known)
     assert (await join(bare)).started_at == "0"
 
 
 @pytest.mark.parametrize("reason", ["policy", "it exists"])
 async def test_the_retry_stream_is_read_and_has_its_group(scene: Scene, reason: str) -> None:
     if reason == "policy":
-        await scene.agree(policy="retry-stream")
+        await scene.set_settings(policy="retry-stream")
     else:
         await scene.add(stream=scene.keys.retry)
     assert (await join(scene)).read_retry == 1
@@ -268,22 +268,22 @@ BY_REAPER = {"policy": "stream", "recovery": "reaper", "token": "7"}
 
 async def served(scene: Scene, left_ms: int) -> None:
     """Let a replica hold the lease for another ``left_ms``, 0 = no longer."""
-    await scene.agree(**BY_REAPER)
+    await scene.set_settings(**BY_REAPER)
     await scene.client.set(scene.keys.lease, HOLDER, px=left_ms or None)
     if not left_ms:
         await scene.client.delete(scene.keys.lease)
 
 
-async def test_where_nobody_has_agreed_yet_an_embedded_worker_begins(bare: Scene) -> None:
+async def test_an_embedded_worker_begins_in_a_group_without_settings(bare: Scene) -> None:
     joined = await join(bare, recovery="embedded")
-    assert (joined.agreed[3], joined.served_ms, joined.begins, joined.mismatch) == ("embedded", 0, 1, "")
+    assert (joined.in_force[3], joined.served_ms, joined.begins, joined.mismatch) == ("embedded", 0, 1, "")
     assert (await join(bare, recovery="embedded", worker="w2")).begins == 0
 
 
 async def test_while_a_replica_serves_the_group_an_embedded_worker_stands_by(scene: Scene) -> None:
     await served(scene, 10_000)
     joined = await join(scene, recovery="embedded", word=GoesBy())
-    assert (joined.agreed[3], joined.begins) == ("reaper", 0)
+    assert (joined.in_force[3], joined.begins) == ("reaper", 0)
     assert 15_000 < joined.served_ms <= 20_000, "what is left of the lease, and its TTL for another replica"
     assert joined.mismatch == "recovery reaper is in force, embedded is set"
     state = await scene.state()
@@ -301,45 +301,45 @@ async def test_a_replica_that_has_gone_is_waited_for_no_longer_than_it_serves_th
 async def test_when_the_replica_is_gone_an_embedded_worker_begins(scene: Scene) -> None:
     await served(scene, 0)
     joined = await join(scene, recovery="embedded")
-    assert (joined.agreed[3], joined.served_ms, joined.begins, joined.mismatch) == ("embedded", 0, 1, "")
+    assert (joined.in_force[3], joined.served_ms, joined.begins, joined.mismatch) == ("embedded", 0, 1, "")
     state = await scene.state()
     assert "{orders}:lease:billing" not in state
-    agreement = state["{orders}:group:billing"]
-    assert (agreement["recovery"], agreement["token"]) == ("embedded", "7")
+    group_settings = state["{orders}:group:billing"]
+    assert (group_settings["recovery"], group_settings["token"]) == ("embedded", "7")
 
 
 async def test_embedded_workers_may_give_back_in_place(bare: Scene) -> None:
     joined = await join(bare, recovery="embedded", policy="in-place")
-    assert (joined.agreed[0], joined.agreed[3], joined.begins, joined.mismatch) == ("in-place", "embedded", 1, "")
+    assert (joined.in_force[0], joined.in_force[3], joined.begins, joined.mismatch) == ("in-place", "embedded", 1, "")
     assert (await join(bare, recovery="embedded", policy="in-place", worker="w2")).begins == 0
 
 
 async def test_embedded_workers_that_take_the_group_over_from_a_replica_write_their_policy(scene: Scene) -> None:
     await served(scene, 0)
     joined = await join(scene, recovery="embedded", policy="in-place", word=GoesBy())
-    assert (joined.agreed[0], joined.agreed[3], joined.begins, joined.mismatch) == ("in-place", "embedded", 1, "")
+    assert (joined.in_force[0], joined.in_force[3], joined.begins, joined.mismatch) == ("in-place", "embedded", 1, "")
     follower = await join(scene, recovery="embedded", policy="stream", worker="w2")
-    assert follower.agreed[0] == "in-place", "later ones follow"
+    assert follower.in_force[0] == "in-place", "later ones follow"
     assert follower.mismatch == "policy in-place is in force, stream is set"
 
 
 async def test_while_a_replica_serves_the_group_embedded_workers_change_nothing(scene: Scene) -> None:
     await served(scene, 20_000)
     joined = await join(scene, recovery="embedded", policy="in-place")
-    assert (joined.agreed[0], joined.agreed[3], joined.begins) == ("stream", "reaper", 0)
+    assert (joined.in_force[0], joined.in_force[3], joined.begins) == ("stream", "reaper", 0)
     assert joined.mismatch == "policy stream is in force, in-place is set; recovery reaper is in force, embedded is set"
     assert (await scene.state())["{orders}:lease:billing"] == HOLDER
 
 
 async def test_a_plain_workers_word_binds_nobody_while_no_replica_has_come(bare: Scene) -> None:
     await join(bare, recovery="reaper")
-    assert (await join(bare, recovery="embedded")).agreed[3] == "embedded"
+    assert (await join(bare, recovery="embedded")).in_force[3] == "embedded"
 
 
 async def test_a_plain_worker_takes_nothing_from_embedded_ones_and_says_that_they_differ(scene: Scene) -> None:
-    await scene.agree(recovery="embedded")
+    await scene.set_settings(recovery="embedded")
     joined = await join(scene, recovery="reaper")
-    assert (joined.agreed[3], joined.mismatch) == ("embedded", "recovery embedded is in force, reaper is set")
+    assert (joined.in_force[3], joined.mismatch) == ("embedded", "recovery embedded is in force, reaper is set")
 
 
 async def test_an_embedded_worker_begins_when_memory_is_full(scene: Scene) -> None:

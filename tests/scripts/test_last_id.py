@@ -18,7 +18,7 @@ async def held(scene: Scene, *entry_ids: str) -> None:
 
 
 async def test_a_page_that_ends_with_it_is_the_last_one_to_a_worker_that_recovers(scene: Scene) -> None:
-    await scene.agree(recovery="embedded")
+    await scene.set_settings(recovery="embedded")
     await held(scene, "1-0", LAST)
     ok, _, cursor, *_ = await scene.walk(page=2, policy="retry-stream")
     assert (ok, cursor) == (b"ok", b"")

@@ -1,4 +1,4 @@
-"""lease_take.lua: a replica takes the lease of a group that is free or offered to it, and writes what is agreed on."""
+"""lease_take.lua: a replica takes the lease of a group that is free or offered to it, and writes the group settings."""
 
 from dataclasses import replace
 
@@ -12,13 +12,13 @@ from tests.scripts.scene import Scene
 pytestmark = pytest.mark.anyio
 
 A, A_AGAIN, B = holder_of("alice", "a"), holder_of("alice", "b"), holder_of("bob", "c")
-AGREEMENT = {
+NO_LEASE = {
     "policy": "stream",
     "visibility_ms": "30000",
     "max_deliveries": "3",
     "recovery": "reaper",
 }
-FIRST = {**AGREEMENT, "former_until": "now"}
+FIRST = {**NO_LEASE, "former_until": "now"}
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def scene(scene: Scene) -> Scene:
 # ---- the holder
 
 
-async def test_the_first_one_takes_a_free_lease_and_writes_what_is_agreed(scene: Scene) -> None:
+async def test_the_first_one_takes_a_free_lease_and_writes_the_group_settings(scene: Scene) -> None:
     assert await take(scene, A) == Taken(1, "", ("", "", "", ""))
     assert await scene.state() == {
         "orders": {"entries": [], "billing": []},
@@ -73,7 +73,7 @@ async def test_a_term_goes_on_only_while_its_lease_is_there(scene: Scene, holder
     assert await scene.state() == before
 
 
-async def test_who_takes_it_learns_what_was_agreed(scene: Scene) -> None:
+async def test_the_new_holder_learns_the_former_group_settings(scene: Scene) -> None:
     await take(scene, A, visibility_ms=5_000)
     await expire(scene)
     assert (await taken(scene, B)).before == ("stream", "5000", "3", "reaper")
@@ -92,16 +92,16 @@ async def test_an_attempt_whose_reply_was_lost_wins_again_with_the_same_token(sc
 
 async def test_a_holder_writes_the_settings_again_and_keeps_its_term(scene: Scene) -> None:
     await take(scene, A)
-    await scene.client.delete(scene.keys.agreement)
+    await scene.client.delete(scene.keys.settings)
     assert await take(scene, A, visibility_ms=60_000) == Taken(1, "", ("", "", "", "")), "0 would say that it lost"
-    agreement = (await scene.state())["{orders}:group:billing"]
-    assert agreement == {**FIRST, "visibility_ms": "60000", "token": "1"}
+    group_settings = (await scene.state())["{orders}:group:billing"]
+    assert group_settings == {**FIRST, "visibility_ms": "60000", "token": "1"}
 
 
 async def test_a_holder_that_knows_its_token_writes_it_again(scene: Scene) -> None:
-    await scene.agree(token="6")  # noqa: S106 - a number
+    await scene.set_settings(token="6")  # noqa: S106 - a number
     await take(scene, A)
-    await scene.client.delete(scene.keys.agreement)
+    await scene.client.delete(scene.keys.settings)
     assert (await taken(scene, A, token=7)).token == 7
     await expire(scene)
     assert (await taken(scene, B)).token == 8
@@ -136,7 +136,7 @@ async def test_each_term_has_a_higher_token(scene: Scene) -> None:
 
 @pytest.mark.parametrize("lost", ["many", "-1", "1.5", ""])
 async def test_a_token_that_is_no_number_begins_anew(scene: Scene, lost: str) -> None:
-    await scene.agree(token=lost)
+    await scene.set_settings(token=lost)
     assert (await taken(scene, A)).token == 1
     assert (await scene.state())["{orders}:group:billing"]["token"] == "1"  # noqa: S105 - a number
 
@@ -275,46 +275,52 @@ async def test_a_lease_can_be_taken_when_memory_is_full(scene: Scene) -> None:
 # ---- former values
 
 
-async def agreed(scene: Scene, name: str) -> int | None:
-    """Return a number of the agreement."""
-    value = await scene.client.hget(scene.keys.agreement, name)
+async def in_force(scene: Scene, name: str) -> int | None:
+    """Return a number of the group_settings."""
+    value = await scene.client.hget(scene.keys.settings, name)
     return None if value is None else int(value)
 
 
 async def test_what_else_is_remembered_of_the_group_stays(scene: Scene) -> None:
-    await scene.agree(paused="1", recovered="5", last_id="1-1")
+    await scene.set_settings(paused="1", recovered="5", last_id="1-1")
     await take(scene, A)
-    agreement = (await scene.state())["{orders}:group:billing"]
-    assert {"paused": "1", "recovered": "5", "last_id": "1-1"}.items() <= agreement.items()
+    group_settings = (await scene.state())["{orders}:group:billing"]
+    assert {"paused": "1", "recovered": "5", "last_id": "1-1"}.items() <= group_settings.items()
 
 
-async def test_what_was_agreed_on_is_kept_for_a_while_where_it_is_shortened(scene: Scene) -> None:
-    await scene.agree(policy="stream", visibility_ms=60_000, max_deliveries=5, recovery="reaper")
+async def test_former_values_are_kept_for_a_while_if_they_are_lowered(scene: Scene) -> None:
+    await scene.set_settings(policy="stream", visibility_ms=60_000, max_deliveries=5, recovery="reaper")
     await take(scene, A, visibility_ms=20_000)
-    assert (await agreed(scene, "former_visibility_ms"), await agreed(scene, "former_max_deliveries")) == (60_000, 5)
+    assert (await in_force(scene, "former_visibility_ms"), await in_force(scene, "former_max_deliveries")) == (
+        60_000,
+        5,
+    )
     await take(scene, A, visibility_ms=6_000)
-    assert await agreed(scene, "former_visibility_ms") == 60_000, "the longest of those that somebody may go by"
-    until = await agreed(scene, "former_until")
+    assert await in_force(scene, "former_visibility_ms") == 60_000, "the longest of those that somebody may go by"
+    until = await in_force(scene, "former_until")
     assert until is not None
     assert 30_000 < until - await scene.now_ms() <= 35_000
-    await scene.agree(former_until=1)
+    await scene.set_settings(former_until=1)
     await take(scene, A, visibility_ms=4_000)
-    assert await agreed(scene, "former_visibility_ms") == 6_000
+    assert await in_force(scene, "former_visibility_ms") == 6_000
 
 
 async def test_the_first_settings_keep_what_workers_assumed_that_came_before(scene: Scene) -> None:
-    await scene.agree(former_visibility_ms=60_000, former_max_deliveries=5)
+    await scene.set_settings(former_visibility_ms=60_000, former_max_deliveries=5)
     await take(scene, A)
-    assert await agreed(scene, "former_until") is not None
-    assert (await agreed(scene, "former_visibility_ms"), await agreed(scene, "former_max_deliveries")) == (60_000, 5)
+    assert await in_force(scene, "former_until") is not None
+    assert (await in_force(scene, "former_visibility_ms"), await in_force(scene, "former_max_deliveries")) == (
+        60_000,
+        5,
+    )
 
 
 async def test_without_earlier_settings_and_workers_nothing_former_counts(scene: Scene) -> None:
     await take(scene, A)
-    assert await agreed(scene, "former_visibility_ms") is None
+    assert await in_force(scene, "former_visibility_ms") is None
 
 
 async def test_what_is_raised_needs_no_patience(scene: Scene) -> None:
-    await scene.agree(policy="stream", visibility_ms=6_000, max_deliveries=2, recovery="reaper")
+    await scene.set_settings(policy="stream", visibility_ms=6_000, max_deliveries=2, recovery="reaper")
     await take(scene, A)
-    assert await agreed(scene, "former_until") is None
+    assert await in_force(scene, "former_until") is None

@@ -58,7 +58,7 @@ async def test_entries_that_are_not_lost_are_left_alone(scene: Scene) -> None:
 
 
 async def test_an_entry_that_other_groups_may_need_stays(scene: Scene) -> None:
-    await scene.agree(policy="retry-stream")
+    await scene.set_settings(policy="retry-stream")
     await scene.client.xgroup_create("orders", "other", "0")
     entry = await lost(scene)
     [[code, *_]] = await requeue(scene, entry)
@@ -68,7 +68,7 @@ async def test_an_entry_that_other_groups_may_need_stays(scene: Scene) -> None:
 
 
 async def test_an_entry_of_the_retry_stream_is_copied_from_there(scene: Scene) -> None:
-    await scene.agree(policy="retry-stream")
+    await scene.set_settings(policy="retry-stream")
     await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
     entry = await lost(scene, source=scene.keys.retry)
     assert [row[0] for row in await requeue(scene, entry, source=scene.keys.retry)] == [REQUEUED]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 async def lowered(scene: Scene, *, for_ms: int = 35_000, **former: int) -> None:
     """Let the group have had these values until a moment ago."""
-    await scene.agree(former_until=await scene.now_ms() + for_ms, **former)
+    await scene.set_settings(former_until=await scene.now_ms() + for_ms, **former)
 
 
 async def due_in_ms(scene: Scene, entry_id: str, **values: Any) -> int:
@@ -48,7 +48,7 @@ async def test_nothing_is_given_up_by_a_limit_that_its_worker_may_not_know(
 
 
 async def test_an_embedded_worker_judges_by_the_former_timeout_as_well(scene: Scene) -> None:
-    await scene.agree(policy="stream", visibility_ms=4_000, max_deliveries=3, recovery="embedded")
+    await scene.set_settings(policy="stream", visibility_ms=4_000, max_deliveries=3, recovery="embedded")
     ids = [await scene.add() for _ in range(4)]
     for entry_id, idle_ms in zip(ids, (20_000, 40_000, 20_000, 40_000), strict=True):
         await scene.deliver(entry_id, idle_ms=idle_ms)

@@ -41,10 +41,10 @@ async def test_whose_lease_it_is_not_gets_0_and_nothing_is_written(scene: Scene,
     await scene.client.delete(scene.keys.lease)
     if lease is not None:
         await scene.client.set(scene.keys.lease, lease, px=TTL_MS)
-    await scene.agree(beat="5", unbroken="4")
-    before = await scene.state(), await scene.client.hgetall(scene.keys.agreement)
+    await scene.set_settings(beat="5", unbroken="4")
+    before = await scene.state(), await scene.client.hgetall(scene.keys.settings)
     assert await tick_of_alice(scene) == 0
-    assert (await scene.state(), await scene.client.hgetall(scene.keys.agreement)) == before
+    assert (await scene.state(), await scene.client.hgetall(scene.keys.settings)) == before
     assert await scene.client.pttl(scene.keys.lease) <= TTL_MS
 
 
@@ -64,11 +64,11 @@ async def test_a_lease_that_was_handed_over_is_not_ours(scene: Scene) -> None:
 
 
 async def test_a_tick_notes_a_beat(scene: Scene) -> None:
-    await scene.agree(beat="5", unbroken="4")
+    await scene.set_settings(beat="5", unbroken="4")
     await tick_of_alice(scene)
-    beat = int(await scene.client.hget(scene.keys.agreement, "beat") or 0)
+    beat = int(await scene.client.hget(scene.keys.settings, "beat") or 0)
     assert abs(beat - await scene.now_ms()) < 5_000
-    assert int(await scene.client.hget(scene.keys.agreement, "gap") or 0) > 0
+    assert int(await scene.client.hget(scene.keys.settings, "gap") or 0) > 0
 
 
 async def test_without_the_group_there_is_no_beat_and_the_lease_is_ours_all_the_same(scene: Scene) -> None:
@@ -76,7 +76,7 @@ async def test_without_the_group_there_is_no_beat_and_the_lease_is_ours_all_the_
     await scene.client.pexpire(scene.keys.lease, HOUR_MS // 2)
     *_, error = await tick_of_alice(scene)
     assert b"NOGROUP" in error
-    assert await scene.client.hget(scene.keys.agreement, "beat") is None
+    assert await scene.client.hget(scene.keys.settings, "beat") is None
     assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
 
 
@@ -85,8 +85,8 @@ async def test_without_the_group_there_is_no_beat_and_the_lease_is_ours_all_the_
 
 async def test_pending_entries_behind_a_position_are_told(scene: Scene) -> None:
     ids = [await scene.stalled() for _ in range(4)]
-    due_ms, is_agreed, rows, retry_rows, error = await tick_of_alice(scene, after=f"({ids[0]}", page=2)
-    assert (due_ms, is_agreed, retry_rows, error) == (-1, 1, [], b"")
+    due_ms, has_settings, rows, retry_rows, error = await tick_of_alice(scene, after=f"({ids[0]}", page=2)
+    assert (due_ms, has_settings, retry_rows, error) == (-1, 1, [], b"")
     assert [(row[0].decode(), row[1], row[3]) for row in rows] == [(one, b"w1", 1) for one in ids[1:3]]
     assert await tick_of_alice(scene, after=f"({ids[-1]}") == 1
 
@@ -169,9 +169,9 @@ async def test_one_schedule_of_another_type_does_not_hide_the_other(scene: Scene
 
 
 async def test_lost_settings_are_noticed(scene: Scene) -> None:
-    await scene.client.delete(scene.keys.agreement)
-    due, is_agreed, rows, retry_rows, error = await tick_of_alice(scene)
-    assert (due, is_agreed, rows, retry_rows, error) == (-1, 0, [], [], b"")
+    await scene.client.delete(scene.keys.settings)
+    due, has_settings, rows, retry_rows, error = await tick_of_alice(scene)
+    assert (due, has_settings, rows, retry_rows, error) == (-1, 0, [], [], b"")
     assert await found(scene) == A
 
 

@@ -300,14 +300,14 @@ class OurWorker(Actor):
         """
         if self._worker is None:
             return 0.0
-        own_s = self._worker.agreement.visibility_timeout.total_seconds()
-        agreed = self.world.server.keys.values.get(KEYS.agreement.encode())
-        if not isinstance(agreed, dict):
+        own_s = self._worker.group_settings.visibility_timeout.total_seconds()
+        in_force = self.world.server.keys.values.get(KEYS.settings.encode())
+        if not isinstance(in_force, dict):
             return own_s
-        word, agreed_ms = agreed.get(b"member:" + self.consumer), agreed.get(b"visibility_ms")
-        if not word or not agreed_ms or int(word.split(b",")[0]) > self.world.server.now_ms:
+        word, in_force_ms = in_force.get(b"member:" + self.consumer), in_force.get(b"visibility_ms")
+        if not word or not in_force_ms or int(word.split(b",")[0]) > self.world.server.now_ms:
             return own_s
-        return min(own_s, int(agreed_ms) / 1000)
+        return min(own_s, int(in_force_ms) / 1000)
 
     def _held(self) -> list[Delivery]:
         return self._worker.in_hand() if self._worker is not None else []

@@ -156,7 +156,7 @@ def join(scene: Scene) -> None:
         scene.consumer(),
     )
     scene.call(
-        "join_group", (KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.lease), GROUP, "0",
+        "join_group", (KEYS.stream, KEYS.retry, KEYS.settings, KEYS.lease), GROUP, "0",
         scene.random.choice(("", policy)), scene.random.choice(("", scene.visibility())),
         scene.random.choice(("", scene.limit())), mode, policy, scene.visibility(), scene.limit(), mode, "w", consumer,
         60, scene.random.choice(("0", "1")),
@@ -186,7 +186,7 @@ def _mine(scene: Scene) -> tuple[str, str, list[Row]]:
 
 def _names(source: str) -> tuple[str, ...]:
     return (
-        source, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.schedule, KEYS.quarantine, KEYS.journal,
+        source, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.settings, KEYS.schedule, KEYS.quarantine, KEYS.journal,
     )  # fmt: skip
 
 
@@ -263,7 +263,7 @@ def take_over(scene: Scene) -> None:
 
 
 def _own(scene: Scene) -> str:
-    return "" if scene.hash_value(KEYS.agreement, "recovery") == "embedded" else scene.fence()
+    return "" if scene.hash_value(KEYS.settings, "recovery") == "embedded" else scene.fence()
 
 
 def tick(scene: Scene) -> None:
@@ -302,7 +302,7 @@ def _redrive(scene: Scene) -> None:
 
 
 def _pause(scene: Scene) -> None:
-    scene.lead("pause_group", (KEYS.agreement,), scene.random.choice((1, 0, 0)))
+    scene.lead("pause_group", (KEYS.settings,), scene.random.choice((1, 0, 0)))
 
 
 def _forget(scene: Scene) -> None:
@@ -311,7 +311,7 @@ def _forget(scene: Scene) -> None:
 
 
 def _look(scene: Scene) -> None:
-    keys = (KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.stream_schedule, KEYS.quarantine, KEYS.dead, KEYS.agreement)
+    keys = (KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.stream_schedule, KEYS.quarantine, KEYS.dead, KEYS.settings)
     scene.call("look_at_group", keys, GROUP)
     scene.lead("count_after", (KEYS.stream,), "0-0", 100, 10_000)
     scene.lead("inspect_layout", (KEYS.stream,), "stream")
@@ -329,11 +329,11 @@ def elect(scene: Scene) -> None:
     match what:
         case 0 | 1:
             keys = (
-                KEYS.stream, KEYS.agreement, KEYS.journal, KEYS.retry, KEYS.lease, KEYS.schedule, KEYS.stream_schedule,
+                KEYS.stream, KEYS.settings, KEYS.journal, KEYS.retry, KEYS.lease, KEYS.schedule, KEYS.stream_schedule,
             )  # fmt: skip
             scene.lead("tick", keys, holder, 40, GROUP, "-", scene.random.choice(("", "-")), 10)
         case 2 | 3:
-            keys = (KEYS.lease, KEYS.agreement, KEYS.journal)
+            keys = (KEYS.lease, KEYS.settings, KEYS.journal)
             scene.lead("lease_hand", keys, holder, scene.random.choice(("", "bob")), 60, GROUP, "stopped", "1", 50)
         case 4:
             by_person, pattern = scene.random.choice((("0", "a*"), ("1", "")))
@@ -347,7 +347,7 @@ def elect(scene: Scene) -> None:
 
 def tell(scene: Scene) -> None:
     """A worker reports and cleans up."""
-    scene.call("delete_consumer", (scene.source(), KEYS.agreement), GROUP, *scene.some([*CONSUMERS]))
+    scene.call("delete_consumer", (scene.source(), KEYS.settings), GROUP, *scene.some([*CONSUMERS]))
 
 
 def disturb(scene: Scene) -> None:
@@ -358,7 +358,7 @@ def disturb(scene: Scene) -> None:
         (
             ("XDEL", source, *(ids[:2] or ["1-1"])), ("XTRIM", source, "MAXLEN", 2),
             ("XGROUP", "DESTROY", source, GROUP),
-            ("XGROUP", "DELCONSUMER", source, GROUP, scene.consumer()), ("DEL", KEYS.agreement),
+            ("XGROUP", "DELCONSUMER", source, GROUP, scene.consumer()), ("DEL", KEYS.settings),
             ("XGROUP", "CREATE", source, "other", "0", "MKSTREAM"), ("ZADD", KEYS.schedule, 5, "no job"),
             ("DEL", KEYS.lease),
             ("XGROUP", "SETID", source, GROUP, "0"), ("SET", KEYS.journal, "x"), ("DEL", KEYS.quarantine),

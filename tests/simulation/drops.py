@@ -158,14 +158,14 @@ class Drops:
         last heartbeat is in the future.
         """
         world = self._world
-        if not world.command("EXISTS", KEYS.agreement) or not (
-            consumer or world.command("HGET", KEYS.agreement, "marked")
+        if not world.command("EXISTS", KEYS.settings) or not (
+            consumer or world.command("HGET", KEYS.settings, "marked")
         ):
             return True
         if world.loop.now - world.clock.set_back_at < max(world.visibilities):
             return True
         is_told_of = world.story.setting.journal and all(
-            world.command("HEXISTS", KEYS.agreement, b"member:" + name) for name in consumer
+            world.command("HEXISTS", KEYS.settings, b"member:" + name) for name in consumer
         )
         is_seen = "xpending" not in world.server.denied.get("default", ())  # by holders, in full scans
         seen_ms = world.story.setting.visibility_s * 1000 * FULL_SCANS_PART

@@ -57,7 +57,7 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
             enqueued.setdefault(job, payload)  # their producer did not know
     heard = list(world.tellings)
     # The process that noticed may have died before it heard the reply. The count stays, and status shows it.
-    if int(await client.hget(KEYS.agreement, "groups_lost") or 0) > sum(one.error == GROUP_LOST for one in heard):
+    if int(await client.hget(KEYS.settings, "groups_lost") or 0) > sum(one.error == GROUP_LOST for one in heard):
         heard.append(Telling(world.loop.now, GROUP_LOST))
     for job in lost_and_told(ledger, heard, events):
         enqueued.pop(job, None)

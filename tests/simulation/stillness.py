@@ -37,7 +37,7 @@ class Stillness:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._since: dict[Delivery, float] = {}
-        self._agreed_s, self._lowered_at = 0.0, 0.0
+        self._in_force_s, self._lowered_at = 0.0, 0.0
 
     @property
     def looks_s(self) -> float:
@@ -49,7 +49,7 @@ class Stillness:
         """The longest time for which promise I6 lets a delivery stand still after the last fault."""
         setting, timeouts = self._world.story.setting, self._world.visibilities
         lease_s = min(setting.lease_s, max(timeouts) / LEASES) if self._world.story.has_replicas else 0.0
-        longest = min(max(timeouts), max(self._agreed_s, timeouts[-1]) + self._former_s)
+        longest = min(max(timeouts), max(self._in_force_s, timeouts[-1]) + self._former_s)
         # A step back of the server's clock is a gap. A delivery that is found idle for less than before starts anew.
         is_set_back = any(step.kind == "clock" and step.value < 0 for step in self._world.story.steps)
         return longest * (2 if is_set_back else 1) + lease_s + SCANS * SCANS_PART * setting.visibility_s
@@ -62,10 +62,10 @@ class Stillness:
         return max(0.0, FORMER_S - max(0.0, served_s - (now - self._world.troubled_until)))
 
     def _look_at_settings(self) -> None:
-        settings = self._world.server.keys.values.get(KEYS.agreement.encode())
-        agreed_ms = settings.get(b"visibility_ms") if isinstance(settings, dict) else None
-        if agreed_ms and int(agreed_ms) / 1000 != self._agreed_s:
-            self._agreed_s, self._lowered_at = int(agreed_ms) / 1000, self._world.loop.now
+        settings = self._world.server.keys.values.get(KEYS.settings.encode())
+        in_force_ms = settings.get(b"visibility_ms") if isinstance(settings, dict) else None
+        if in_force_ms and int(in_force_ms) / 1000 != self._in_force_s:
+            self._in_force_s, self._lowered_at = int(in_force_ms) / 1000, self._world.loop.now
 
     async def look(self, client: Redis) -> None:
         """Look. A delivery that stands still for too long is a finding, and so is a status that does not report it."""

@@ -39,7 +39,7 @@ class Setting:
     delete_settled: bool = False
     journal: bool = True
     own_timeout: bool = True
-    """Workers know the visibility timeout; else they learn it from the agreement."""
+    """Workers know the visibility timeout; else they learn it from the group settings."""
 
     @property
     def longest_lease_s(self) -> float:

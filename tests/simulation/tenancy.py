@@ -25,7 +25,7 @@ GROUP_KEYS = frozenset(
         KEYS.dead,
         KEYS.schedule,
         KEYS.stream_schedule,
-        KEYS.agreement,
+        KEYS.settings,
         KEYS.quarantine,
     )
 )

@@ -120,7 +120,7 @@ def test_what_a_worker_takes_along_is_nobodys_to_know_where_its_consumer_is_ther
 def held_by(make: Make, consumer: str) -> tuple[World, bytes]:
     """Return a world in which nobody acts but the test, and the entry that a consumer has had in hand for a minute."""
     world = make(Story(1, RUNS.setting, (), ()))
-    world.command("HSET", KEYS.agreement, "visibility_ms", int(VISIBILITY_S * 1000))
+    world.command("HSET", KEYS.settings, "visibility_ms", int(VISIBILITY_S * 1000))
     world.command("XGROUP", "CREATE", KEYS.stream, GROUP, "0", "MKSTREAM")
     entry_id: bytes = world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", JOB)
     world.command("XREADGROUP", "GROUP", GROUP, consumer, "STREAMS", KEYS.stream, ">")
@@ -185,7 +185,7 @@ def test_what_a_third_party_consumer_held_is_known_to_the_replica_that_saw_it_al
     make: Make, consumer: str, is_lost: bool
 ) -> None:
     world, _ = held_by(make, consumer)
-    world.command("HSET", KEYS.agreement, f"member:{consumer}", "1,")
+    world.command("HSET", KEYS.settings, f"member:{consumer}", "1,")
     drop_of(world, consumer)
     assert not world.ledger.lost
     world.drops.holder_begins()

@@ -43,7 +43,7 @@ def server_of(make: Make) -> Callable[[str], ModelServer]:
         say = talk(server)
         say("SET", KEYS.lease, FENCE)
         beat = server.clock.now_us() // 1000
-        say("HSET", KEYS.agreement, "visibility_ms", 30_000, "unbroken", 1, "beat", beat)
+        say("HSET", KEYS.settings, "visibility_ms", 30_000, "unbroken", 1, "beat", beat)
         say("XGROUP", "CREATE", KEYS.stream, GROUP, "0", "MKSTREAM")
         say("XADD", KEYS.stream, "*", "n", 1)
         say("XREADGROUP", "GROUP", GROUP, "w1", "STREAMS", KEYS.stream, ">")
@@ -56,12 +56,12 @@ def give_back(server: ModelServer) -> tuple[bytes, int, int]:
     """Have a leader recover all that is pending in place; return its owner, idle time in ms and count."""
     say = talk(server)
     keys = [
-        KEYS.stream, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.schedule, KEYS.quarantine, KEYS.journal,
+        KEYS.stream, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.settings, KEYS.schedule, KEYS.quarantine, KEYS.journal,
         KEYS.lease,
     ]  # fmt: skip
     [[entry_id, *_]] = say("XPENDING", KEYS.stream, GROUP, "-", "+", 1)
     say("XCLAIM", KEYS.stream, GROUP, "w1", 0, entry_id, "IDLE", 60_000, "JUSTID")
-    say("HSET", KEYS.agreement, "policy", IN_PLACE, "max_deliveries", 3)
+    say("HSET", KEYS.settings, "policy", IN_PLACE, "max_deliveries", 3)
     reply = say("EVAL", RECOVER.source, len(keys), *keys, GROUP, 1_000, FENCE, 7, 10**9, entry_id)
     assert len(reply[6]) == 1
     [[_, owner, idle_ms, times]] = say("XPENDING", KEYS.stream, GROUP, "-", "+", 1)

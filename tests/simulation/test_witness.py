@@ -112,11 +112,11 @@ def test_what_others_take_from_a_worker_that_lives_is_met(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word_ends_ms", "agreed_ms", "is_robbed"),
+    ("word_ends_ms", "in_force_ms", "is_robbed"),
     [(0, 1_000, False), (0, 3_000, True), (10**15, 1_000, True), (None, 1_000, True)],
 )
-def test_a_worker_that_let_its_word_end_lives_by_what_is_agreed_on_and_one_whose_word_counts_or_is_missing_does_not(
-    make: Make, word_ends_ms: int | None, agreed_ms: int, is_robbed: bool
+def test_a_worker_that_let_its_word_end_lives_by_the_group_settings_and_one_whose_word_counts_or_is_missing_does_not(
+    make: Make, word_ends_ms: int | None, in_force_ms: int, is_robbed: bool
 ) -> None:
     setting = Setting(workers=1, replicas=1, visibility_s=60.0)
     world = make(Story(1, setting, (NewJob(0.0, 1, (Act("ok", 50.0),)),), (), 60.0))
@@ -127,11 +127,11 @@ def test_a_worker_that_let_its_word_end_lives_by_what_is_agreed_on_and_one_whose
             await asyncio.sleep(0.1)
         await asyncio.sleep(2)
         [[entry_id, consumer, *_]] = world.command("XPENDING", KEYS.stream, GROUP, "-", "+", 10)
-        world.command("HSET", KEYS.agreement, "visibility_ms", agreed_ms)
+        world.command("HSET", KEYS.settings, "visibility_ms", in_force_ms)
         if word_ends_ms is None:
-            world.command("HDEL", KEYS.agreement, b"member:" + consumer)
+            world.command("HDEL", KEYS.settings, b"member:" + consumer)
         else:
-            world.command("HSET", KEYS.agreement, b"member:" + consumer, f"{word_ends_ms},")
+            world.command("HSET", KEYS.settings, b"member:" + consumer, f"{word_ends_ms},")
         world.command("XCLAIM", KEYS.stream, GROUP, "robber", 0, entry_id)
 
     world.run(rob)

@@ -575,7 +575,7 @@ class World:
     def delete_settings(self) -> None:
         """Delete the group settings, as a third party can."""
         if not self._answers_nobody:
-            self.command("DEL", KEYS.agreement)
+            self.command("DEL", KEYS.settings)
 
     def drop_group(self, source: str) -> None:
         """Destroy the group of the stream, or of its retry stream, as a third party can."""

@@ -28,7 +28,7 @@ class GroupFaults:
         """Shorten the visibility timeout, as an operator does: no worker is told."""
         tools, stage = self.tools, self.tools.stage
         seconds, at = tools.visibility_s / SHORTENED, time.time()
-        agreed_ms = str(round(seconds * 1000))
+        in_force_ms = str(round(seconds * 1000))
         if stage.recovery.by_reapers:
             assert isinstance(stage.settings, SoakSettings)
             stage.settings.write_reaper_settings(stage.reaper_settings, seconds)
@@ -37,12 +37,12 @@ class GroupFaults:
                 if queries.belongs_to(holder, run.name) or at - run.started_at > STARTED_S:
                     os.kill(run.pid, signal.SIGHUP)
         else:
-            await stage.client.hset(stage.keys.agreement, "visibility_ms", agreed_ms)
+            await stage.client.hset(stage.keys.settings, "visibility_ms", in_force_ms)
 
-        async def is_agreed() -> bool:
-            return await stage.client.hget(stage.keys.agreement, "visibility_ms") == agreed_ms.encode()
+        async def has_settings() -> bool:
+            return await stage.client.hget(stage.keys.settings, "visibility_ms") == in_force_ms.encode()
 
-        if not await tools.within(PATIENCE_S, is_agreed):
+        if not await tools.within(PATIENCE_S, has_settings):
             return "no holder has written the new settings"
         await tools.note(
             InjectedFault(fault.kind, f"{seconds:g} s", at),

@@ -19,8 +19,8 @@ PATIENCE_S = 5.0
 async def let_beat(client: Redis, *groups: GroupKeys) -> None:
     """Write a beat that was never broken into group settings that have none."""
     for keys in groups:
-        await client.hsetnx(keys.agreement, "unbroken", 1)
-        await client.hsetnx(keys.agreement, "beat", round(time() * 1000))
+        await client.hsetnx(keys.settings, "unbroken", 1)
+        await client.hsetnx(keys.settings, "beat", round(time() * 1000))
 
 
 async def let_beat_at(url: str, groups: Iterable[GroupKeys]) -> None:
@@ -38,8 +38,8 @@ def let_beat_of(url: str, groups: Iterable[GroupKeys]) -> None:
     host, port = _address(url)
     with redis.Redis(host=host, port=port) as client:
         for keys in groups:
-            client.hsetnx(keys.agreement, "unbroken", 1)
-            client.hsetnx(keys.agreement, "beat", round(time() * 1000))
+            client.hsetnx(keys.settings, "unbroken", 1)
+            client.hsetnx(keys.settings, "beat", round(time() * 1000))
 
 
 def _address(url: str) -> tuple[str, int]:

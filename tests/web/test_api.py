@@ -108,7 +108,7 @@ async def test_a_question_without_a_job_is_refused(served: Served, query: str) -
 
 async def test_who_only_looks_changes_nothing(served: Served, client: Redis) -> None:
     await client.xadd(KEYS.dead, {"n": 1, "reaper.job": "declined-1", "reaper.dead.reason": "declined"})
-    await wait_until(lambda: client.exists(KEYS.agreement), "a replica has taken the group")
+    await wait_until(lambda: client.exists(KEYS.settings), "a replica has taken the group")
     keys = {key async for key in client.scan_iter()}
     before = await client.xrange(KEYS.dead)
     for path in ("/", "/status", "/api/job?id=x", "/readyz"):

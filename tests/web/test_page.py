@@ -122,7 +122,7 @@ async def test_a_job_tells_its_story(tab: Tab) -> None:
 
 
 async def test_it_is_live(tab: Tab, client: Redis) -> None:
-    await client.hset(KEYS.agreement, "paused", "1")
+    await client.hset(KEYS.settings, "paused", "1")
     await tab.shows("verdict", "orders/billing: recovery is paused")
     await tab.shows("commands", "reaper groups resume orders/billing")
 

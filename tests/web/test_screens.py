@@ -57,7 +57,7 @@ async def busy(server: RedisServer, client: Redis) -> AsyncIterator[int]:
         await client.xadd("orders", {"amount": "1", "reaper.job": f"{LONG}-{number}"})
     await strand(client, 6, f"{LONG}.0123456789ab", overdue=True)
     await _dead_letters(client, group_keys("orders", "billing"))
-    await client.hset(keys.agreement, "paused", "1")
+    await client.hset(keys.settings, "paused", "1")
     groups = [{"stream": "orders", "group": "billing"}, {"stream": keys.stream, "group": keys.group}]
     async with served_replica(server.url, groups=groups) as served:
         yield served.port

@@ -421,7 +421,7 @@ async def test_the_groups_position_is_noted_and_silent_consumers_go_where_that_i
     await strand(client, 1, consumer="holding")
     await wait_until(lambda: _all_silent(client), "both have been silent for a moment")
     async with running_worker(server.url, Handler(), consumer_retention=0.05):
-        await wait_until(lambda: client.hexists(KEYS.agreement, "last_id"), "house is kept")
+        await wait_until(lambda: client.hexists(KEYS.settings, "last_id"), "house is kept")
         names = {text(row["name"]) for row in await client.xinfo_consumers(STREAM, GROUP)}
     assert ("holding" in names, "silent" in names) == (True, False)
 
@@ -460,12 +460,12 @@ async def test_a_paused_group_is_recovered_once_it_is_resumed(
     await create_group(client)
     await enqueue(client, 3)
     await strand(client, 3, overdue=True)
-    await client.hset(KEYS.agreement, "paused", "1")
+    await client.hset(KEYS.settings, "paused", "1")
     handler = Handler()
     async with running_worker(server.url, handler, redelivery=policy):
         await wait_until(lambda: "recovery paused" in caplog.text, "the worker says why it recovers nothing")
         assert handler.starts == []
-        await client.hdel(KEYS.agreement, "paused")
+        await client.hdel(KEYS.settings, "paused")
         await nothing_left(client)
     assert (caplog.text.count("recovery paused"), caplog.text.count("recovery resumed")) == (1, 1)
 
@@ -509,7 +509,7 @@ async def test_after_an_outage_live_workers_keep_what_they_hold(
         enqueued = await enqueue(client, 16, hold="")
         await wait_until(lambda: len(busy.starts) + len(idle.starts) == 16, "all run")
         two_hours_ago = (await server_ms(client)) - 7_200_000
-        await client.hset(KEYS.agreement, "beat", two_hours_ago)
+        await client.hset(KEYS.settings, "beat", two_hours_ago)
         await make_overdue(client)
         await wait_until(
             lambda: sum("recovery waits" in line and "gap_s=72" in line for line in caplog.messages) == 2,

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.reading import Planner, Reader
-from workers.protocol.calls.membership import Agreement
+from workers.protocol.calls.membership import GroupSettings
 from workers.protocol.calls.moves import Moves
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, RecoveryMode, Redelivery, parse_claim_reply
@@ -44,13 +44,13 @@ def a_reader(redis: Redis, redelivery: Redelivery = Redelivery.IN_PLACE) -> tupl
     """Return a reader of one stream, as far as its reads need it."""
     reader: Any = object.__new__(Reader)
     source = Source("orders", "orders", inf, None)
-    agreement = Agreement(redelivery, timedelta(seconds=30), 3, RecoveryMode.REAPER, reads_retries=False)
+    group_settings = GroupSettings(redelivery, timedelta(seconds=30), 3, RecoveryMode.REAPER, reads_retries=False)
 
     def delivery(source: Source, entry_id: bytes, flat: Any, times: int, asked_at: float) -> Delivery:
         return Delivery(source, entry_id, flat, times, 3, 0, asked_at)
 
     reader._membership = SimpleNamespace(
-        agreement=agreement, both=(source,), sources=(source,), now_ms=lambda: 0, delivery=delivery
+        group_settings=group_settings, both=(source,), sources=(source,), now_ms=lambda: 0, delivery=delivery
     )
     reader._settings = WorkerSettings(stream="orders", group="billing")
     reader._moves = Moves(reader._settings.keys, 0, "w1")

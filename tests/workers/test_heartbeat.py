@@ -333,7 +333,7 @@ async def test_what_was_told_as_lost_with_its_payload_is_run_to_its_end(server: 
 
     assert sorted(handler.ended) == [(1, "done"), (2, "done")]
     assert (worker.counts.acked, worker.counts.refused) == (1, 1)
-    assert await client.hget(KEYS.agreement, "lost_payload") is None, "the leader has reported it"
+    assert await client.hget(KEYS.settings, "lost_payload") is None, "the leader has reported it"
 
 
 # ---- no contact

@@ -23,40 +23,40 @@ async def accept(_: object) -> None:
     """Run a job."""
 
 
-async def agree(client: Redis, visibility_s: float) -> None:
+async def set_visibility(client: Redis, visibility_s: float) -> None:
     """Let a leader have come, or have other settings now."""
-    await client.hset(KEYS.agreement, "visibility_ms", str(round(visibility_s * 1000)))
+    await client.hset(KEYS.settings, "visibility_ms", str(round(visibility_s * 1000)))
 
 
 def goes_by(worker: Worker) -> float:
     """Return the visibility timeout that the worker goes by, in seconds."""
     assert worker.process is not None
-    return worker.process.agreement.visibility_timeout.total_seconds()
+    return worker.process.group_settings.visibility_timeout.total_seconds()
 
 
-async def test_a_worker_that_finds_nothing_agreed_on_agrees_on_what_it_goes_by(
+async def test_a_worker_that_finds_no_group_settings_writes_those_that_it_assumes(
     server: RedisServer, client: Redis
 ) -> None:
     """The scripts that settle need group settings. A leader that comes later changes them as any others."""
     worker = make_worker(server.url, accept, refresh_s=0.05)
     async with running(worker):
         assert goes_by(worker) == 30
-        agreed = await client.hmget(KEYS.agreement, "policy", "visibility_ms", "max_deliveries", "recovery")
-        assert agreed == [b"stream", b"30000", b"3", b"reaper"]
-        await agree(client, 7)
-        await client.hset(KEYS.agreement, "policy", "in-place")
+        in_force = await client.hmget(KEYS.settings, "policy", "visibility_ms", "max_deliveries", "recovery")
+        assert in_force == [b"stream", b"30000", b"3", b"reaper"]
+        await set_visibility(client, 7)
+        await client.hset(KEYS.settings, "policy", "in-place")
         await wait_until(lambda: goes_by(worker) == 7, "it has looked again")
         assert worker.process is not None
         process = worker.process
-        await wait_until(lambda: process.agreement.redelivery is Redelivery.IN_PLACE, "and gives back as agreed")
+        await wait_until(lambda: process.group_settings.redelivery is Redelivery.IN_PLACE, "and gives back as in_force")
 
 
 async def test_a_joining_that_failed_is_tried_again_soon(server: RedisServer, client: Redis) -> None:
     worker = make_worker(server.url, accept, visibility_timeout=30, **SELDOM)
     async with running(worker):
         assert worker.process is not None
-        await client.delete(KEYS.agreement)
-        await client.set(KEYS.agreement, "in the way")
+        await client.delete(KEYS.settings)
+        await client.set(KEYS.settings, "in the way")
         worker.process._context.membership.join_again()
 
         async def has_failed() -> bool:
@@ -64,18 +64,20 @@ async def test_a_joining_that_failed_is_tried_again_soon(server: RedisServer, cl
             return "errorstat_WRONGTYPE" in calls
 
         await wait_until(has_failed, "it cannot join")
-        await client.delete(KEYS.agreement)
-        await wait_until(lambda: client.hexists(KEYS.agreement, "visibility_ms"), "it has joined again")
+        await client.delete(KEYS.settings)
+        await wait_until(lambda: client.hexists(KEYS.settings, "visibility_ms"), "it has joined again")
 
 
 @extending
-async def test_a_refused_extension_has_the_worker_look_at_the_agreement(server: RedisServer, client: Redis) -> None:
+async def test_a_refused_extension_has_the_worker_look_at_the_group_settings(
+    server: RedisServer, client: Redis
+) -> None:
     handler = Holding()
     worker = make_worker(server.url, handler, visibility_timeout=3_600, **SELDOM)
     [job] = await enqueue(client, 1)
     async with running(worker):
         await wait_until(lambda: handler.started, "it runs")
-        await agree(client, 900)
+        await set_visibility(client, 900)
         await steal(client, job)
         await wait_until(lambda: goes_by(worker) == 900, "the worker knows better")
         handler.gate.set()
@@ -92,7 +94,7 @@ async def test_all_that_is_in_hand_is_extended_at_once_where_the_timeout_becomes
         assert worker.process is not None
         for held in worker.process.in_hand()[:2]:
             held.proven = held.proven - 600  # which is soon enough by the timeout that the worker knows
-        await agree(client, 900)
+        await set_visibility(client, 900)
         worker.process._context.membership.join_again()
 
         await wait_until(

@@ -281,7 +281,7 @@ async def test_a_call_that_was_rejected_is_no_obstacle_any_more_once_a_reaper_ma
         assert process is not None
         await wait_until(lambda: process.refusals, f"{part} is rejected")
         await client.set(KEYS.lease, "replica.nonce@60000", px=60_000)
-        await client.hset(KEYS.agreement, "recovery", "reaper")
+        await client.hset(KEYS.settings, "recovery", "reaper")
         await wait_until(lambda: not process.refusals, "the worker is ready")
 
 

@@ -22,7 +22,7 @@ def test_only_stream_and_group_have_to_be_given() -> None:
     )
 
 
-def test_what_the_group_agrees_on_is_not_set_by_default() -> None:
+def test_the_group_settings_are_not_set_by_default() -> None:
     settings = load()
 
     assert (settings.visibility_timeout, settings.max_deliveries, settings.redelivery) == (None, None, None)

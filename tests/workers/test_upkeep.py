@@ -13,7 +13,7 @@ from tests.scripts.scene import HOLDER, Scene
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.embedded import upkeep
 from workers.embedded.upkeep import LATEST_LOOK_S, RELEASE_POLL_S, Upkeep
-from workers.protocol.calls.group_moves import AGREEMENT, Authority, CleanupResult, DueMoves, GroupMoves
+from workers.protocol.calls.group_moves import NO_LEASE, Authority, CleanupResult, DueMoves, GroupMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.upkeep.cleanup import GroupCleanup
 
@@ -152,7 +152,7 @@ async def scene(client: Redis) -> Scene:
     return prepared
 
 
-either = pytest.mark.parametrize("authority", [OWNER, AGREEMENT], ids=["a holder", "embedded workers"])
+either = pytest.mark.parametrize("authority", [OWNER, NO_LEASE], ids=["a holder", "embedded workers"])
 
 
 def moves_of(scene: Scene, authority: Authority, journal_limit: int = 1_000) -> GroupMoves:
@@ -161,10 +161,10 @@ def moves_of(scene: Scene, authority: Authority, journal_limit: int = 1_000) -> 
 
 async def give_to(scene: Scene, authority: Authority) -> None:
     """Let ``authority`` look after the group. The scene's lease is the holder's."""
-    await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3)
+    await scene.set_settings(policy="stream", visibility_ms=30_000, max_deliveries=3)
     if not authority.holder:
         await scene.client.delete(scene.keys.lease)
-        await scene.agree(recovery="embedded")
+        await scene.set_settings(recovery="embedded")
 
 
 @either
@@ -200,12 +200,12 @@ async def test_whoever_may_keeps_house(scene: Scene, authority: Authority, caplo
         pass
     kept = await GroupCleanup(scene.client, moves_of(scene, authority)).tidy(timedelta(milliseconds=1))
     assert kept == CleanupResult((b"silent",), groups_lost=0)
-    assert await scene.client.hget(scene.keys.agreement, "last_id") == last.encode()
+    assert await scene.client.hget(scene.keys.settings, "last_id") == last.encode()
     assert caplog.messages == ["deleted silent consumers: group=orders/billing consumers=1"]
 
 
 @pytest.mark.parametrize(
-    "authority", [Authority("alice.0@10000", 6), AGREEMENT], ids=["an earlier holder", "embedded workers"]
+    "authority", [Authority("alice.0@10000", 6), NO_LEASE], ids=["an earlier holder", "embedded workers"]
 )
 async def test_nobody_else_may(scene: Scene, authority: Authority) -> None:
     """The holder in term 7 looks after the group."""
@@ -216,5 +216,5 @@ async def test_nobody_else_may(scene: Scene, authority: Authority) -> None:
     client, keys, moves = scene.client, scene.keys, moves_of(scene, authority, journal_limit=0)
     refusals = [await moves.move_due(client), await GroupCleanup(client, moves).tidy(None)]
     assert refusals == [STALE] * 2
-    await client.hdel(keys.agreement, "refused")  # it is counted
+    await client.hdel(keys.settings, "refused")  # it is counted
     assert await scene.state() == before

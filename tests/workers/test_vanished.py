@@ -72,7 +72,7 @@ async def test_what_runs_goes_on_is_pending_again_and_is_acknowledged(
     await enqueue(client, 1, 2, 3)
     async with running(worker):
         await wait_until(lambda: len(handler.started) == 3, "all run")
-        await client.hset(KEYS.agreement, "last_id", handler.started[-1].entry_id)  # as housekeeping does
+        await client.hset(KEYS.settings, "last_id", handler.started[-1].entry_id)  # as housekeeping does
         await vanish(client, worker, how)
         await wait_until(lambda: holds(client, worker, 3), "all are held again")
         assert handler.ended == []

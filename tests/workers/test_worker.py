@@ -339,26 +339,26 @@ async def test_a_retry_stream_that_appears_later_is_noticed(server: RedisServer,
     assert worker.counts.acked == 1
 
 
-async def test_what_the_group_has_agreed_on_counts_and_the_difference_is_loud(
+async def test_the_group_settings_count_and_the_difference_is_loud(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await client.hset(KEYS.agreement, mapping={"max_deliveries": "1", "policy": "stream"})
+    await client.hset(KEYS.settings, mapping={"max_deliveries": "1", "policy": "stream"})
     await enqueue(client, 1)
 
     worker = make_worker(server.url, give_back, name="w", max_deliveries=5, refresh_s=0.05)
     async with running(worker):
         await wait_for_settled(worker, 1)
-        word = await client.hget(KEYS.agreement, f"member:{worker.consumer}")
+        word = await client.hget(KEYS.settings, f"member:{worker.consumer}")
 
     assert worker.counts.dead_lettered == 1
     assert text(word or b"").endswith(",worker w: max_deliveries 1 is in force, 5 is set")
-    assert not await client.hexists(KEYS.agreement, f"member:{worker.consumer}"), "it has taken it back"
+    assert not await client.hexists(KEYS.settings, f"member:{worker.consumer}"), "it has taken it back"
     assert caplog.text.count("max_deliveries 1 is in force, 5 is set") == 1
 
 
-async def test_a_new_agreement_counts_from_the_next_look_on(server: RedisServer, client: Redis) -> None:
+async def test_new_group_settings_count_from_the_next_look_on(server: RedisServer, client: Redis) -> None:
     async with running(make_worker(server.url, give_back, refresh_s=0.05)) as worker:
-        await client.hset(KEYS.agreement, mapping={"policy": "retry-stream", "max_deliveries": "2"})
+        await client.hset(KEYS.settings, mapping={"policy": "retry-stream", "max_deliveries": "2"})
         await wait_until(
             lambda: worker.counts.read or client.exists(KEYS.retry), "the worker has made the retry stream's group"
         )

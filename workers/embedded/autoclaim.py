@@ -170,7 +170,10 @@ class Autoclaim(WorkerPart):
                     job, **facts, idle_ms=row.idle_ms, new_entry=row.told, reason="visibility_timeout"
                 )
             case Outcome.DEAD_LETTERED:
-                limit, error = self._membership.agreement.max_deliveries, "not settled within the visibility timeout"
+                limit, error = (
+                    self._membership.group_settings.max_deliveries,
+                    "not settled within the visibility timeout",
+                )
                 self._reporter.write_dead_letter(
                     job, limit=limit, **facts, reason="max_deliveries", error=error, dead_letter=row.told
                 )

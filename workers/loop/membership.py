@@ -15,7 +15,7 @@ from workers.protocol.calls.membership import (
     DEFAULT_MAX_DELIVERIES,
     DEFAULT_REDELIVERY,
     DEFAULT_VISIBILITY_TIMEOUT,
-    Agreement,
+    GroupSettings,
     Join,
     Joined,
 )
@@ -48,7 +48,7 @@ class Membership:
     worker has had the time to read it and to extend its deliveries (``group_terms``).
     """
 
-    agreement: Agreement
+    group_settings: GroupSettings
     visibility_s: float
     """The group's visibility timeout."""
 
@@ -65,7 +65,7 @@ class Membership:
         self._settings = settings
         self._reporter = reporter
         self._consumer = consumer
-        self._assumed = Agreement(
+        self._assumed = GroupSettings(
             redelivery=settings.redelivery or DEFAULT_REDELIVERY,
             visibility_timeout=settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT,
             max_deliveries=settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
@@ -93,7 +93,7 @@ class Membership:
     @property
     def recovers(self) -> bool:
         """Return whether this worker recovers stalled jobs. Its own settings and the group's must both say so."""
-        return self._settings.recovery is self.agreement.recovery is RecoveryMode.EMBEDDED
+        return self._settings.recovery is self.group_settings.recovery is RecoveryMode.EMBEDDED
 
     def is_gone(self, source: Source, error: Exception) -> bool:
         """Return whether ``error`` says that the retry stream is gone, which the group does not read any more.
@@ -118,7 +118,7 @@ class Membership:
             visibility_ms=to_ms(settings.visibility_timeout) if settings.visibility_timeout else None,
             max_deliveries=settings.max_deliveries,
             recovery=settings.recovery,
-            assumed=self.agreement if self.joins else self._assumed,
+            assumed=self.group_settings if self.joins else self._assumed,
             name=settings.base_name,
             consumer=self._consumer,
             counts_for_ms=round((REFRESH_S + REGISTRATION_SLACK_S) * 1000),
@@ -134,7 +134,7 @@ class Membership:
         self, source: Source, entry_id: bytes, flat: Sequence[bytes], times_delivered: int, asked_at: float
     ) -> Delivery:
         """Make a delivery of the answer to a call that was sent at ``asked_at``, on the monotonic clock."""
-        limit = self.agreement.max_deliveries
+        limit = self.group_settings.max_deliveries
         return Delivery(source, entry_id, flat, times_delivered, limit, self.now_ms(), asked_at)
 
     def shows_from(self, now: float) -> float:
@@ -144,11 +144,11 @@ class Membership:
     def _take(self, joined: Joined) -> None:
         self._clock_offset_ms = joined.server_ms - monotonic() * 1000
         self._log(joined)
-        self.agreement = agreement = joined.agreement
-        visibility_s = agreement.visibility_timeout.total_seconds()
+        self.group_settings = group_settings = joined.group_settings
+        visibility_s = group_settings.visibility_timeout.total_seconds()
         if visibility_s != self.visibility_s:
             self.visibility_s, self.timeout_changed = visibility_s, monotonic()
-        self.sources = (self.main, self.retries) if agreement.reads_retries else (self.main,)
+        self.sources = (self.main, self.retries) if group_settings.reads_retries else (self.main,)
         self._served_s = joined.served_ms / 1000
         self.joins += 1
         self.joined.notify()
@@ -162,8 +162,8 @@ class Membership:
             )
         elif joined.created_at:
             logger.info("group created: %s", fields(group=pair, start=joined.created_at))
-        if self.joins and joined.agreement != self.agreement:
-            logger.warning("group settings changed: %s", fields(group=pair, settings=joined.agreement))
+        if self.joins and joined.group_settings != self.group_settings:
+            logger.warning("group settings changed: %s", fields(group=pair, settings=joined.group_settings))
         if joined.begins:
             logger.info("no reaper serves the group, its workers recover stalled jobs: %s", fields(group=pair))
         if joined.mismatch and joined.mismatch != self._mismatch:

@@ -186,7 +186,7 @@ class Reader(WorkerPart):
         # The first read does not block, because its reply shows at once whether we may read.
         if self.has_read and sources == membership.sources:
             words += ["BLOCK", self._block_ms()]
-        claims = membership.agreement.redelivery is Redelivery.IN_PLACE
+        claims = membership.group_settings.redelivery is Redelivery.IN_PLACE
         if claims:
             words += ["CLAIM", CLAIM_READY_MS]
         words += ["STREAMS", *(source.key for source in sources), *(">" for _ in sources)]
@@ -210,7 +210,7 @@ class Reader(WorkerPart):
 
         They are proven as of ``asked_at``, because a handler that blocks the event loop may delay the reply for long.
         """
-        max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
+        max_deliveries, now_ms = self._membership.group_settings.max_deliveries, self._membership.now_ms()
         by_key = self._by_key
         return [
             Delivery(source, entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)

@@ -146,7 +146,7 @@ class Runner(WorkerPart):
 
         A limit that was lowered while the job was quarantined does not let it run beside others.
         """
-        return job.is_quarantined or 1 < job.deliveries >= self._membership.agreement.max_deliveries
+        return job.is_quarantined or 1 < job.deliveries >= self._membership.group_settings.max_deliveries
 
     async def _that_may_begin(self, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
         """Return the deliveries that are ours, as soon as all of them may begin."""

@@ -276,7 +276,7 @@ class Settlements(WorkerPart):
             case SettleResult.LOST:
                 self._reporter.lost(job, verdict)
             case SettleResult.DEAD:
-                limit = self._membership.agreement.max_deliveries
+                limit = self._membership.group_settings.max_deliveries
                 self._reporter.dead_lettered(job, verdict, settled.detail, limit)
             case SettleResult.HELD:
                 job.source.kept.add(job.raw_entry_id)

@@ -90,8 +90,8 @@ class GroupKeys:
     """Stream of dead letters."""
     lease: str
     """String with an expiry, ``replica.nonce@TTL``: who may write in the group."""
-    agreement: str
-    """Hash of what all processes of the group must agree on, and counters."""
+    settings: str
+    """Hash of the group settings, and of counters."""
     quarantine: str
     """Hash of released quarantined jobs that are not settled, by entry ID."""
     journal: str
@@ -129,7 +129,7 @@ def group_keys(stream: str, group: str) -> GroupKeys:
         schedule=f"{prefix}:scheduled:{group}",
         dead=f"{prefix}:dead:{group}",
         lease=f"{prefix}:lease:{group}",
-        agreement=f"{prefix}:group:{group}",
+        settings=f"{prefix}:group:{group}",
         quarantine=f"{prefix}:quarantine:{group}",
         journal=f"{prefix}:journal",
     )
@@ -196,7 +196,7 @@ TYPES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("stream", "retry", "dead", "journal"), "stream"),
         **dict.fromkeys(("stream_schedule", "schedule", "enqueued", "live", "drained", "scanned"), "zset"),
-        **dict.fromkeys(("agreement", "quarantine", "replicas", "groups", "watched"), "hash"),
+        **dict.fromkeys(("settings", "quarantine", "replicas", "groups", "watched"), "hash"),
         "lease": "string",
     }
 )

@@ -32,7 +32,7 @@ class GroupCleanup:
         Returns the result, or why the call was rejected. Raises what redis-py raises.
         """
         if self._groups_lost is None:
-            counted: Any = await self._client.hget(self._keys.agreement, "groups_lost")
+            counted: Any = await self._client.hget(self._keys.settings, "groups_lost")
             self._groups_lost = whole_number(counted, 0)
         kept = await self._moves.maintain(self._client, silence_ms=to_ms(retention) if retention else None)
         if isinstance(kept, Refusal):

@@ -136,7 +136,7 @@ class Stack:
         await wait_until(lambda: not missing(), f"{len(jobs)} jobs are billed", progress=missing)
 
     def words(self) -> dict[str, str]:
-        """Return the words of the workers in the group's agreement, by consumer."""
+        """Return the words of the workers in the group settings, by consumer."""
         lines = self.redis("HGETALL", "{orders}:group:billing").splitlines()
         fields = dict(zip(lines[::2], lines[1::2], strict=True))
         return {name: word for name, word in fields.items() if name.startswith("member:")}

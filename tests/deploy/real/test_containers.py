@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.deployed]
 
 REPLICAS = document(COMPOSE)["services"]["reaper"]["deploy"]["replicas"]
 REFRESHES = 3
-"""How often workers look at the agreement again: twice were not enough to see that they had stopped to read."""
+"""How often workers look at the group settings again: twice were not enough to see that they had stopped to read."""
 REFRESHES_S = 180.0
 STANDS_ON_THE_FIRST = """\
 import logging

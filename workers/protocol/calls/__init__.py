@@ -61,7 +61,7 @@ class GroupCalls:
         """Return the keys and arguments of a call. ``source`` is the stream that it is about."""
         keys = self.keys
         names = (
-            source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, keys.quarantine, keys.journal,
+            source, keys.stream, keys.retry, keys.dead, keys.settings, keys.schedule, keys.quarantine, keys.journal,
             *more_keys,
         )  # fmt: skip
         return names, (keys.group, self.journal_limit, *argv)

@@ -29,7 +29,7 @@ class GroupLoad(NamedTuple):
 
 async def look_at_group(client: Redis, keys: GroupKeys) -> GroupLoad:
     """Look at what the gauges of a group show (``look_at_group.lua``)."""
-    places = (keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.quarantine, keys.dead, keys.agreement)
+    places = (keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.quarantine, keys.dead, keys.settings)
     return GroupLoad(*await LOOK_AT_GROUP.run(client, places, (keys.group,)))
 
 

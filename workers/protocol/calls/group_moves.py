@@ -31,8 +31,8 @@ class Authority:
     """For people: it tells terms apart."""
 
 
-AGREEMENT = Authority()
-"""The authority of embedded workers. They hold no lease, and act if the group has agreed on embedded recovery."""
+NO_LEASE = Authority()
+"""The authority of embedded workers. They hold no lease, and act while recovery of the group is embedded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class CleanupResult:
 class GroupMoves(GroupCalls):
     """The scripts that act for one group."""
 
-    authority: Authority = AGREEMENT
+    authority: Authority = NO_LEASE
 
     async def recover(self, client: Client, source: str, ids: Iterable[bytes]) -> Recovery | Refusal:
         """Recover what of these entries is overdue, as the holder of the lease (``recover.lua``)."""

@@ -28,7 +28,7 @@ _RECOVERIES = {mode.value: mode for mode in RecoveryMode}
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class GroupSettings:
     """The values that all processes of the group use, from the group's settings or else our own."""
 
     redelivery: Redelivery
@@ -44,9 +44,9 @@ class Agreement:
         return round(self.visibility_timeout / timedelta(milliseconds=1))
 
 
-def complaints(agreement: Mapping[str, str], now_ms: int) -> list[str]:
+def complaints(group_settings: Mapping[str, str], now_ms: int) -> list[str]:
     """Return how the settings of live workers differ from the group's, by their registrations."""
-    found = [_REGISTRATION.fullmatch(value) for field, value in agreement.items() if field.startswith(_MEMBER)]
+    found = [_REGISTRATION.fullmatch(value) for field, value in group_settings.items() if field.startswith(_MEMBER)]
     return [one[2] for one in found if one and int(one[1]) > now_ms]
 
 
@@ -54,7 +54,7 @@ def complaints(agreement: Mapping[str, str], now_ms: int) -> list[str]:
 class Joined:
     """A group that a worker has joined. Invalid group settings are replaced by those that it goes by otherwise."""
 
-    agreement: Agreement
+    group_settings: GroupSettings
     created_at: str
     """Where the group begins, if it was made by this call."""
     groups: int
@@ -78,7 +78,7 @@ class Join:
     visibility_ms: int | None
     max_deliveries: int | None
     recovery: RecoveryMode
-    assumed: Agreement
+    assumed: GroupSettings
     """What the worker goes by until now. It is written where the group has no settings, or has lost them."""
     name: str
     """The worker's, for the record of a mismatch."""
@@ -92,7 +92,7 @@ class Join:
         assumed = self.assumed
         policy, visibility_ms, limit, recovery, reads_retries, *rest = await JOIN_GROUP.run_idempotent(
             client,
-            (keys.stream, keys.retry, keys.agreement, keys.lease),
+            (keys.stream, keys.retry, keys.settings, keys.lease),
             (
                 keys.group, self.start, self.redelivery or "", self.visibility_ms or "", self.max_deliveries or "",
                 self.recovery, assumed.redelivery, assumed.visibility_ms, assumed.max_deliveries, self.recovery,
@@ -100,14 +100,14 @@ class Join:
             ),
         )  # fmt: skip
         created_at, groups, server_ms, mismatch, served_ms, begins = rest
-        agreement = Agreement(
+        group_settings = GroupSettings(
             redelivery=_POLICIES.get(text(policy), assumed.redelivery),
             visibility_timeout=timedelta(milliseconds=whole_number(visibility_ms, 0) or assumed.visibility_ms),
             max_deliveries=whole_number(limit, 0) or assumed.max_deliveries,
             recovery=_RECOVERIES.get(text(recovery), self.recovery),
             reads_retries=reads_retries == 1,
         )
-        return Joined(agreement, text(created_at), groups, server_ms, text(mismatch), served_ms, begins == 1)
+        return Joined(group_settings, text(created_at), groups, server_ms, text(mismatch), served_ms, begins == 1)
 
 
 async def delete_consumers(client: Redis, source: str, keys: GroupKeys, consumers: Sequence[str]) -> None:
@@ -116,5 +116,5 @@ async def delete_consumers(client: Redis, source: str, keys: GroupKeys, consumer
     Their registrations go with their consumers of the stream. Consumers of the retry stream have none.
     """
     if consumers:
-        words = (keys.agreement,) if source == keys.stream else ()
+        words = (keys.settings,) if source == keys.stream else ()
         await DELETE_CONSUMER.run(client, (source, *words), (keys.group, *consumers))

@@ -56,12 +56,12 @@ def recovery_wait(settings: Mapping[str, str], now_ms: int) -> RecoveryWait | No
     def number(name: str) -> int:
         return whole_number(settings.get(name, "").encode(), 0)
 
-    agreed_ms, beat, unbroken = number("visibility_ms"), number("beat"), number("unbroken")
-    if not agreed_ms:
+    in_force_ms, beat, unbroken = number("visibility_ms"), number("beat"), number("unbroken")
+    if not in_force_ms:
         return None
-    visibility_ms = max(agreed_ms, number("former_visibility_ms") if number("former_until") > now_ms else 0)
+    visibility_ms = max(in_force_ms, number("former_visibility_ms") if number("former_until") > now_ms else 0)
     gap_ms = abs(now_ms - beat)
-    if not beat or not unbroken or gap_ms * GAP_PART > agreed_ms:
+    if not beat or not unbroken or gap_ms * GAP_PART > in_force_ms:
         return RecoveryWait(visibility_ms, gap_ms if beat else 0, has_ended=False)
     left_ms = min(unbroken, now_ms) + visibility_ms - now_ms
     return RecoveryWait(left_ms, number("gap")) if left_ms > 0 else None
@@ -71,7 +71,7 @@ class RefusalKind(StrEnum):
     """Reasons for a rejection, with the values that scripts return."""
 
     STALE = "stale"
-    """Another fence stands there, or the group has agreed on another recovery mode."""
+    """Another fence stands there, or the group has another recovery mode."""
     PAUSED = "paused"
     """An operator has paused the group."""
     WAITS = "waits"

@@ -14,8 +14,8 @@
 
 local consumer, most, in_hand = ARGV[3], tonumber(ARGV[4]), {}
 local first, PAGE = 6, 100
-local agreed = read_settings()
-if not agreed then
+local in_force = read_settings()
+if not in_force then
   return redis.error_reply(NO_SETTINGS)
 end
 for i = first, #ARGV do
@@ -29,7 +29,7 @@ for i, row in ipairs(redis.call('XPENDING', source, group, ARGV[5], '+', PAGE, c
   end
   local entry = not in_hand[row[1]] and not is_given_back(row) and entry_of(row[1])
   if entry and most == 0 then
-    redis.call('XCLAIM', source, group, consumer, 0, row[1], 'IDLE', digits(math.max(row[3], agreed.visibility_ms)), 'RETRYCOUNT', row[4], 'JUSTID')
+    redis.call('XCLAIM', source, group, consumer, 0, row[1], 'IDLE', digits(math.max(row[3], in_force.visibility_ms)), 'RETRYCOUNT', row[4], 'JUSTID')
   elseif entry then
     redis.call('XCLAIM', source, group, consumer, 0, row[1], 'JUSTID')
     found[#found + 1] = { entry, row[4] }

@@ -17,13 +17,13 @@
 
 local consumer = ARGV[3]
 local first = 4
-local agreed = read_settings()
-if not agreed then
+local in_force = read_settings()
+if not in_force then
   return redis.error_reply(NO_SETTINGS)
 end
 open_for_writing(source, group)
 -- No script of ours takes a delivery from there without deleting its entry. So what is there and not pending was dropped.
-local is_certain = source == retry or agreed.policy == 'stream' and agreed.recovery == 'reaper'
+local is_certain = source == retry or in_force.policy == 'stream' and in_force.recovery == 'reaper'
 
 local ids = {}
 for i = first, #ARGV, 3 do
@@ -47,7 +47,7 @@ local function extend(entry_id, value, times, state)
       return 0 -- what lies behind the position, as after a failover that lost a read, is delivered anew
     end
     return 3
-  elseif agreed.policy == 'in-place' and row[2] ~= consumer and row[2] ~= RETURNED and row[4] == times + 1 and not is_given_back(row) then
+  elseif in_force.policy == 'in-place' and row[2] ~= consumer and row[2] ~= RETURNED and row[4] == times + 1 and not is_given_back(row) then
     return 4
   elseif row[2] ~= consumer and row[2] ~= RETURNED or row[4] ~= times or is_given_back(row) then
     return 0

@@ -70,13 +70,13 @@ if begins then
   end
 end
 
-local agreed, differing = {}, {}
+local in_force, differing = {}, {}
 for i, name in ipairs({ 'policy', 'visibility_ms', 'max_deliveries', 'recovery' }) do
   local ours = ARGV[i + 2]
   redis.call('HSETNX', settings, name, ARGV[i + 6])
-  agreed[i] = redis.call('HGET', settings, name)
-  if ours ~= '' and agreed[i] ~= ours then
-    differing[#differing + 1] = name .. ' ' .. agreed[i] .. ' is in force, ' .. ours .. ' is set'
+  in_force[i] = redis.call('HGET', settings, name)
+  if ours ~= '' and in_force[i] ~= ours then
+    differing[#differing + 1] = name .. ' ' .. in_force[i] .. ' is in force, ' .. ours .. ' is set'
   end
 end
 
@@ -86,12 +86,12 @@ redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, consumer)
 redis.call('HSET', settings, 'member:' .. consumer, digits(at + registered_ms) .. ','
   .. (mismatch ~= '' and 'worker ' .. worker .. ': ' .. mismatch or ''))
 
-local read_retry = agreed[1] == 'retry-stream' or redis.call('EXISTS', retry) == 1
+local read_retry = in_force[1] == 'retry-stream' or redis.call('EXISTS', retry) == 1
 if read_retry then
   local _, retry_failed = create_group(retry, '0')
   if retry_failed then
     return retry_failed
   end
 end
-return { agreed[1], agreed[2], agreed[3], agreed[4], read_retry and 1 or 0, created and start or '',
+return { in_force[1], in_force[2], in_force[3], in_force[4], read_retry and 1 or 0, created and start or '',
   #redis.call('XINFO', 'GROUPS', stream), at, mismatch, served_ms, begins and 1 or 0 }

@@ -6,7 +6,7 @@
 -- KEYS[4] stream_schedule  {orders}:scheduled            sorted set
 -- KEYS[5] quarantine       {orders}:quarantine:billing     hash
 -- KEYS[6] dead             {orders}:dead:billing         stream
--- KEYS[7] agreement        {orders}:group:billing        hash
+-- KEYS[7] settings        {orders}:group:billing        hash
 -- ARGV[1] group
 --
 -- Returns {in flight, age of the oldest ready job in ms, idle time of the oldest delivery in ms, scheduled, quarantined and released jobs,
@@ -17,11 +17,11 @@
 --- @heartbeat
 
 local stream, retry, schedule, stream_schedule, quarantine, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local agreement = KEYS[7]
+local settings = KEYS[7]
 local group = ARGV[1]
 local LOOKED_AT = 20 -- deliveries, for the oldest that a worker has
 local MOST_READY = 10000
-local in_place = redis.pcall('HGET', agreement, 'policy') == 'in-place'
+local in_place = redis.pcall('HGET', settings, 'policy') == 'in-place'
 
 local function readable(reply, default)
   if type(reply) ~= 'table' or not reply.err then
@@ -63,6 +63,6 @@ local quarantined = readable(redis.pcall('ZCOUNT', schedule, digits(QUARANTINE_S
 local scheduled = readable(redis.pcall('ZCARD', schedule), 0) - quarantined + readable(redis.pcall('ZCARD', stream_schedule), 0)
 local released = readable(redis.pcall('HLEN', quarantine), 0)
 local dead_letters = readable(redis.pcall('XLEN', dead), 0)
-local paused = readable(redis.pcall('HGET', agreement, 'paused'), false) == '1' and 1 or 0
-local is_known, waits_ms = pcall(function() return recovery_waits_ms(read_beat(agreement, at), at, 0) end)
+local paused = readable(redis.pcall('HGET', settings, 'paused'), false) == '1' and 1 or 0
+local is_known, waits_ms = pcall(function() return recovery_waits_ms(read_beat(settings, at), at, 0) end)
 return { in_flight, ready_ms, pending_ms, scheduled, quarantined + released, dead_letters, paused, is_known and waits_ms or 0 }

@@ -19,14 +19,14 @@
 
 local MOST_RELEASED, HOLD_MS = 64, 10000
 local holder, token, most, enqueues = ARGV[3], ARGV[4], tonumber(ARGV[5]), KEYS[10]
-local agreed = read_settings()
-local refusal = refusal_of(agreed, holder, KEYS[9], 'move_due', token)
+local in_force = read_settings()
+local refusal = refusal_of(in_force, holder, KEYS[9], 'move_due', token)
 if refusal then
   return refusal
 end
 open_for_copies()
 redis.call('ZREM', schedule, '')
-local target, refused = copy_target(agreed)
+local target, refused = copy_target(in_force)
 
 local function first_entry(job)
   local words, n = job.user, #job.user
@@ -98,7 +98,7 @@ local function gate_width()
   local ours = 0
   for _, key in ipairs({ stream, retry }) do
     for _, info in ipairs(group_position(key, group) and redis.call('XINFO', 'CONSUMERS', key, group) or {}) do
-      local is_active = info_field(info, 'pending') > 0 or info_field(info, 'idle') < agreed.visibility_ms
+      local is_active = info_field(info, 'pending') > 0 or info_field(info, 'idle') < in_force.visibility_ms
       if is_active and not string.find(info_field(info, 'name'), OUR_CONSUMER) then
         return 1
       end

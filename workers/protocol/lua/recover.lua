@@ -20,19 +20,19 @@
 
 local holder, token, budget = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local is_embedded, first, step, last = holder == '', 6, 1, #ARGV
-local agreed = read_settings()
-local refusal = refusal_of(agreed, holder, KEYS[9], 'recover', token)
+local in_force = read_settings()
+local refusal = refusal_of(in_force, holder, KEYS[9], 'recover', token)
 if refusal then
   return refusal
 end
 open_for_copies()
 probe_heartbeat(source, group)
 local _, beat = note_beat(settings)
-local waits_ms = recovery_waits_ms(beat, at, agreed.visibility_ms)
+local waits_ms = recovery_waits_ms(beat, at, in_force.visibility_ms)
 
 local LONGEST_VISIBILITY_MS = 604800000 -- seven days: of what a job asks for itself
 local due_in, held, taken, bytes = {}, {}, {}, 0
-agreed.recovers = true
+in_force.recovers = true
 local consumer, room = is_embedded and ARGV[6], is_embedded and tonumber(ARGV[7])
 
 -- Entries that are next to each other are read together.
@@ -58,15 +58,15 @@ local function look_at(row)
   if row[2] == consumer and not rests then
     return -- in hand here
   end
-  local stays = rests and agreed.policy == 'in-place' and row[4] < agreed.max_deliveries and not (is_embedded and room > 0)
+  local stays = rests and in_force.policy == 'in-place' and row[4] < in_force.max_deliveries and not (is_embedded and room > 0)
   if stays and (entries[row[1]] or entry_of(row[1])) then -- ready where it is
-    due_in[#due_in + 1], due_in[#due_in + 2] = row[1], agreed.visibility_ms
+    due_in[#due_in + 1], due_in[#due_in + 2] = row[1], in_force.visibility_ms
     return
   elseif waits_ms > 0 then
     return start_over(source, group, row)
   end
-  local entry = (rests or idle >= agreed.visibility_ms) and (entries[row[1]] or entry_of(row[1]))
-  local job, visibility = entry and open_job(row[1], entry[2]), agreed.visibility_ms
+  local entry = (rests or idle >= in_force.visibility_ms) and (entries[row[1]] or entry_of(row[1]))
+  local job, visibility = entry and open_job(row[1], entry[2]), in_force.visibility_ms
   if job then
     bytes, visibility = bytes + job.bytes, math.max(visibility, math.min(job.visibility_ms, LONGEST_VISIBILITY_MS))
   end
@@ -75,7 +75,7 @@ local function look_at(row)
     due_in[#due_in + 1], due_in[#due_in + 2] = row[1], visibility - idle
     return
   end
-  local ok, why = pcall(recover, row, job, agreed, is_embedded and take)
+  local ok, why = pcall(recover, row, job, in_force, is_embedded and take)
   if not ok or why then
     local n = #held
     held[n + 1], held[n + 2], held[n + 3] = row[1], row[2], type(why) == 'table' and why.err or tostring(why)
@@ -98,7 +98,7 @@ local function look_at_page()
 end
 
 local function look_at_named()
-  if agreed.policy == 'in-place' then -- the last that is made ready is read first
+  if in_force.policy == 'in-place' then -- the last that is made ready is read first
     first, last, step = last, first, -1
   end
   for i = first, last, step do
@@ -129,9 +129,9 @@ end
 if waits_ms > 0 then
   return { 'waits', waits_ms, beat.gap }
 end
-local broken = finish(agreed)
+local broken = finish(in_force)
 if recovered > 0 then
   redis.pcall('HINCRBY', settings, 'recovered', recovered)
 end
-local told = write_events({ 'mode', is_embedded and 'embedded' or 'reaper', 'token', token, 'visibility_ms', digits(agreed.visibility_ms) })
+local told = write_events({ 'mode', is_embedded and 'embedded' or 'reaper', 'token', token, 'visibility_ms', digits(in_force.visibility_ms) })
 return broken or { 'ok', at, cursor, due_in, held, taken, told, traced }

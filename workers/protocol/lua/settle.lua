@@ -25,8 +25,8 @@ local who, last, answer = string.match(redis.call('HGET', settings, 'settled:' .
 if who == caller and tonumber(number) <= tonumber(last) then
   return number == last and cmsgpack.unpack(answer) or redis.error_reply('OLDCALL a later call was carried out')
 end
-local agreed = read_settings()
-if not agreed then
+local in_force = read_settings()
+if not in_force then
   return redis.error_reply(NO_SETTINGS)
 end
 open_for_copies()
@@ -46,7 +46,7 @@ local function end_delivery(verb, entry_id, times, delay, reason, error, traceba
     count_lost_payload()
     return verb == 'reject' and 1 or 6, 'lost_payload', ''
   end
-  local job, limit = open_job(entry_id, entry[2]), agreed.max_deliveries
+  local job, limit = open_job(entry_id, entry[2]), in_force.max_deliveries
   local count = count_of(job, times, limit)
   pass_on(job, consumer)
   if verb == 'reject' or verb == 'nack' and count >= limit then
@@ -57,7 +57,7 @@ local function end_delivery(verb, entry_id, times, delay, reason, error, traceba
   job.waits = verb == 'retry' and job.waits + 1 or is_hand_back and job.waits or 0
   job.hand_backs = is_hand_back and job.hand_backs + (reason ~= '' and 1 or 0) or 0
   local due = delay > 0 and at + math.min(delay, LONGEST_DELAY_MS) or nil
-  local id, why = make_ready(job, row, agreed, verb == 'nack' and count or math.min(count, limit) - 1, due)
+  local id, why = make_ready(job, row, in_force, verb == 'nack' and count or math.min(count, limit) - 1, due)
   return id and 1 or { 4, why }, id and EVENT_OF_VERB[verb] or 'held', id or ''
 end
 
@@ -73,7 +73,7 @@ while ARGV[item] do
   end
   item = item + 8 + n_words
 end
-local broken = finish(agreed)
+local broken = finish(in_force)
 if rejected > 0 then
   redis.call('HINCRBY', settings, 'rejected', rejected)
 end

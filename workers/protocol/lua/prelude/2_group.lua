@@ -31,19 +31,19 @@ end
 local function read_settings()
   local names = { 'policy', 'visibility_ms', 'max_deliveries', 'former_until', 'former_visibility_ms', 'former_max_deliveries',
     'recovery', 'paused' }
-  local values, agreed = redis.call('HMGET', settings, unpack(names)), {}
+  local values, in_force = redis.call('HMGET', settings, unpack(names)), {}
   for i, name in ipairs(names) do
-    agreed[name] = i > 1 and i < 7 and whole_number(values[i], 0) or values[i] or nil
+    in_force[name] = i > 1 and i < 7 and whole_number(values[i], 0) or values[i] or nil
   end
-  if not agreed.policy or agreed.visibility_ms == 0 then
+  if not in_force.policy or in_force.visibility_ms == 0 then
     return nil
   end
-  agreed.max_deliveries = math.max(1, agreed.max_deliveries)
-  if agreed.former_until > at then
-    agreed.visibility_ms = math.max(agreed.visibility_ms, agreed.former_visibility_ms)
-    agreed.max_deliveries = math.max(agreed.max_deliveries, agreed.former_max_deliveries)
+  in_force.max_deliveries = math.max(1, in_force.max_deliveries)
+  if in_force.former_until > at then
+    in_force.visibility_ms = math.max(in_force.visibility_ms, in_force.former_visibility_ms)
+    in_force.max_deliveries = math.max(in_force.max_deliveries, in_force.former_max_deliveries)
   end
-  return agreed
+  return in_force
 end
 
 local NO_SETTINGS = 'NOSETTINGS the group has no settings: join it first'
@@ -62,7 +62,7 @@ local function open_for_copies()
 end
 
 -- Tells whether the caller may write for the whole group. A replica needs the lease (`holder` is its whole value). Without one ('') the
--- group must have agreed on embedded recovery. Also returns the lease.
+-- recovery of the group must be embedded. Also returns the lease.
 local function may_serve(holder, lease, recovery)
   local found = redis.call('GET', lease) or ''
   return holder == '' and recovery == 'embedded' or holder ~= '' and found == holder, found

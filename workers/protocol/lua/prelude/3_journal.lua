@@ -62,10 +62,10 @@ local function write_events(more)
 end
 
 -- Returns nil if the caller may recover in the group, else the reply that says why not.
-local function refusal_of(agreed, holder, lease, verb, token)
-  local may, found = may_serve(holder, lease, agreed and agreed.recovery)
+local function refusal_of(in_force, holder, lease, verb, token)
+  local may, found = may_serve(holder, lease, in_force and in_force.recovery)
   if may then
-    return not agreed and { 'unknown' } or agreed.paused == '1' and { 'paused' } or nil
+    return not in_force and { 'unknown' } or in_force.paused == '1' and { 'paused' } or nil
   end
   redis.pcall('HINCRBY', settings, 'refused', 1)
   write_event({ 'event', 'refused', 'group', group, 'verb', verb, 'token', token, 'lease', found })

@@ -80,19 +80,19 @@ end
 
 -- Returns where copies go, or nil and why they can go nowhere. Copies go into the stream if that is right, else into the group's own stream,
 -- if the policy allows that.
-local function copy_target(agreed)
-  if agreed.target or agreed.refusal then
-    return agreed.target, agreed.refusal
+local function copy_target(in_force)
+  if in_force.target or in_force.refusal then
+    return in_force.target, in_force.refusal
   end
-  local why = agreed.policy ~= 'retry-stream' and layout_refusal('stream', stream, at)
-  if agreed.policy == 'retry-stream' or agreed.policy == 'in-place' and why then
-    agreed.target = retry
+  local why = in_force.policy ~= 'retry-stream' and layout_refusal('stream', stream, at)
+  if in_force.policy == 'retry-stream' or in_force.policy == 'in-place' and why then
+    in_force.target = retry
   elseif why then
-    agreed.refusal = why
+    in_force.refusal = why
   else
-    agreed.target = stream
+    in_force.target = stream
   end
-  return agreed.target, agreed.refusal
+  return in_force.target, in_force.refusal
 end
 
 -- Returns where an operator's copies go. Where a copy in the stream would be wrong, the group's own stream is right, because only this
@@ -112,12 +112,12 @@ end
 
 -- Acknowledges what has left. Where copies go into the stream, the entry is deleted. So an entry that is there and is not pending was
 -- taken by no script of ours (extend.lua). Returns nil, or what is wrong: each job that was copied must leave exactly one entry.
-local function finish(agreed)
+local function finish(in_force)
   local acknowledged = 0
   for from = 1, #left, 1000 do
     local to = math.min(from + 999, #left)
     acknowledged = acknowledged + redis.call('XACK', source, group, unpack(left, from, to))
-    if source == retry or copy_target(agreed) == stream then
+    if source == retry or copy_target(in_force) == stream then
       redis.call('XDEL', source, unpack(left, from, to))
     end
   end

@@ -29,12 +29,12 @@ end
 
 -- Makes an entry ready where it is. Redis looks for its place among all pending entries from the youngest end on, unless it is older than
 -- all. So what recovery makes ready gets a descending TIME: a mass of equal IDLE times would cost the square of its size.
-local function release_in_place(row, agreed, count)
+local function release_in_place(row, in_force, count)
   if nacked(row[1], count) then
     return
   end
   local word, ms = 'IDLE', 4 * READY_MS
-  if agreed.recovers then
+  if in_force.recovers then
     word, ms = 'TIME', 1000 * READY_MS - count_made()
   end
   redis.call('XCLAIM', source, group, row[2], 0, row[1], word, digits(ms), 'RETRYCOUNT', count, 'JUSTID')
@@ -42,15 +42,15 @@ end
 
 -- Makes a job ready again: now, at `due` (ms), or, a quarantined one, when move_due.lua releases it. `deliveries` count so far.
 -- Returns the ID of its entry ('' = it waits in the schedule), or nil and why nothing was done.
-local function make_ready(job, row, agreed, deliveries, due)
+local function make_ready(job, row, in_force, deliveries, due)
   local waits = due or job.quarantined
   -- Where it is, an entry goes on saying what it says.
   local is_said = job.waits == job.said_waits and job.hand_backs == job.said_hand_backs and deliveries >= job.deliveries
-  if agreed.policy == 'in-place' and not waits and is_said then
-    release_in_place(row, agreed, deliveries - job.deliveries)
+  if in_force.policy == 'in-place' and not waits and is_said then
+    release_in_place(row, in_force, deliveries - job.deliveries)
     return row[1]
   end
-  local target, why = copy_target(agreed)
+  local target, why = copy_target(in_force)
   if not target or #job.user + 26 > MAX_WORDS then
     return nil, why or 'too many fields'
   end

@@ -40,7 +40,7 @@ local recovered = 0 -- jobs that are ready or quarantined again
 
 -- Ends an overdue delivery. `job` is nil if the payload is gone. `take` (embedded): takes over what would become ready, or returns false
 -- where there is no room. Returns nil, or why the delivery is held.
-local function recover(row, job, agreed, take)
+local function recover(row, job, in_force, take)
   -- The idle time of an entry that was given back is no time: it is -1, or puts the entry in its order.
   local entry_id, consumer, idle = row[1], row[2], is_given_back(row) and '' or digits(row[3])
   if not job then
@@ -48,7 +48,7 @@ local function recover(row, job, agreed, take)
     count_lost_payload()
     return tell('lost_payload', consumer, digits(row[4]), '', entry_id, entry_id, '0', idle, '')
   end
-  local limit = agreed.max_deliveries
+  local limit = in_force.max_deliveries
   local count = count_of(job, row[4], limit)
   local fate, reason = fate_of(job, row, count, limit)
   local new_entry, why = entry_id, nil
@@ -61,7 +61,7 @@ local function recover(row, job, agreed, take)
       new_entry, why = give_up(job, row, count, 'max_deliveries', 'not settled within the visibility timeout', '')
     else
       job.quarantined = job.quarantined or fate == 'quarantine'
-      new_entry, why = make_ready(job, row, agreed, math.min(count, limit - 1))
+      new_entry, why = make_ready(job, row, in_force, math.min(count, limit - 1))
     end
     if not new_entry then
       return why

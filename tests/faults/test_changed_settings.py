@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 JOBS = 8
 LONG_S, SHORT_S, OLD_S = 3_600, 300, 900
-"""What the worker goes by, what the group agrees on then, and an age between the two."""
+"""What the worker goes by, the timeout in force then, and an age between the two."""
 GONE = "gone.0123456789ab"
 """A worker that is dead."""
 SELDOM: dict[str, Any] = {"refresh_s": LONG_S, "concurrency": JOBS}
@@ -87,10 +87,10 @@ async def shortens(client: Redis, worker: Worker) -> None:
     """See that only the dead lose something by a shorter timeout, once the worker has had the time to read it."""
     assert worker.process is not None
 
-    async def agreed() -> bool:
-        return await client.hget(KEYS.agreement, "visibility_ms") == b"%d" % (SHORT_S * 1_000)
+    async def in_force() -> bool:
+        return await client.hget(KEYS.settings, "visibility_ms") == b"%d" % (SHORT_S * 1_000)
 
-    await wait_until(agreed, "the shorter one is agreed on")
+    await wait_until(in_force, "the shorter one is in force")
     worker.process._context.membership.join_again()
 
     async def lives_by_it() -> bool:
@@ -98,9 +98,9 @@ async def shortens(client: Redis, worker: Worker) -> None:
         return [idle_ms < SHORT_S * 1_000 for _, _, idle_ms, _ in rows] == [True] * JOBS
 
     await wait_until(lives_by_it, "the worker has extended by it what it holds")
-    assert worker.process.agreement.visibility_timeout.total_seconds() == SHORT_S
+    assert worker.process.group_settings.visibility_timeout.total_seconds() == SHORT_S
     assert not await is_recovered(client), "nothing is recovered before"
-    await client.hset(KEYS.agreement, mapping={"former_until": 1, "unbroken": 1})  # as if the time had passed
+    await client.hset(KEYS.settings, mapping={"former_until": 1, "unbroken": 1})  # as if the time had passed
     await wait_until(lambda: is_recovered(client), "what the dead one held is recovered")
     assert await held_by(client, worker) == JOBS, "what the live one holds is not"
     await grow_old(client, worker, SHORT_S / 8)
@@ -154,8 +154,8 @@ async def test_the_first_holder_of_a_group_that_workers_have_joined_robs_nobody(
 
 
 @pytest.mark.usefixtures("group")
-@pytest.mark.parametrize("lost", [KEYS.agreement, KEYS.lease], ids=["agreement", "agreement and lease"])
-async def test_when_the_agreement_is_lost_a_replica_that_never_knew_it_robs_nobody(
+@pytest.mark.parametrize("lost", [KEYS.settings, KEYS.lease], ids=["settings", "settings and lease"])
+async def test_a_replica_that_never_knew_lost_group_settings_robs_nobody(
     server: RedisServer, client: Redis, lost: str
 ) -> None:
     handler = Handler()
@@ -164,7 +164,7 @@ async def test_when_the_agreement_is_lost_a_replica_that_never_knew_it_robs_nobo
         async with busy(server, client, handler, visibility_timeout=None) as worker:
             reaper.stop()
             await wait_until(lambda: not reaper.held, "nobody holds the lease")
-            await client.delete(KEYS.agreement, lost)
+            await client.delete(KEYS.settings, lost)
             async with Reaper(reaper_settings(server.url, visibility_timeout=SHORT_S)):
                 await strand_one(client)
                 await shortens(client, worker)
@@ -172,13 +172,13 @@ async def test_when_the_agreement_is_lost_a_replica_that_never_knew_it_robs_nobo
 
 
 @pytest.mark.usefixtures("group")
-async def test_a_holder_writes_a_lost_agreement_again(server: RedisServer, client: Redis) -> None:
+async def test_a_holder_writes_lost_group_settings_again(server: RedisServer, client: Redis) -> None:
     async with running_reaper(server.url, visibility_timeout=LONG_S) as reaper:
         await holds(reaper)
-        await client.delete(KEYS.agreement)
+        await client.delete(KEYS.settings)
 
-        async def agreed() -> bool:
-            return await client.hget(KEYS.agreement, "visibility_ms") == b"%d" % (LONG_S * 1000)
+        async def in_force() -> bool:
+            return await client.hget(KEYS.settings, "visibility_ms") == b"%d" % (LONG_S * 1000)
 
-        await wait_until(agreed, "the agreement is there again")
+        await wait_until(in_force, "the group settings are there again")
         assert await holds(reaper) == 1, "in the same term"
