@@ -11,6 +11,7 @@ from tests.operator.conftest import Command, run_command
 from tests.operator.heartbeats import SELDOM_MS, a_replica, a_report, hold, register
 from tests.scripts.scene import LONG_IDLE_MS, Scene
 from tests.support.servers import RedisServer, free_port, shown
+from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 from workers.protocol.server import knows_claim
 
@@ -58,6 +59,20 @@ async def test_a_server_that_forgets_and_evicts_is_found(client: Redis, reaper: 
     assert answer.code == 1
     assert {"eviction", "no_replica"} <= wrong
     assert [one["level"] for one in answer.data["findings"] if one["check"] == "persistence"] == ["warning"]
+
+
+async def test_writes_that_a_failover_can_lose_are_noted(start_server: StartServer) -> None:
+    primary, replica = start_server(repl_diskless_sync_delay="0"), start_server()
+    replica.command("REPLICAOF", "127.0.0.1", primary.port)
+    await wait_until(lambda: b"connected" in replica.command("ROLE"), "the replica follows")
+
+    async def level() -> list[str]:
+        findings = (await run_command(primary.url, "doctor", "-o", "json")).data["findings"]
+        return [one["level"] for one in findings if one["check"] == "replication"]
+
+    assert await level() == ["note"]
+    primary.command("CONFIG", "SET", "min-replicas-to-write", 1)
+    assert await level() == ["ok"]
 
 
 async def test_an_unreachable_server_is_3() -> None:
