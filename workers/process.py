@@ -9,7 +9,6 @@ import anyio
 from anyio.abc import TaskStatus
 from redis.exceptions import RedisError
 
-from workers.embedded.autoclaim import Autoclaim
 from workers.embedded.upkeep import Upkeep
 from workers.loop.adoption import Adoption
 from workers.loop.context import WorkerContext
@@ -84,8 +83,7 @@ class WorkerProcess:
             if calls.batch_call_of
             else None,
         )
-        stalled = Autoclaim(context, self._upkeep.wake) if self._upkeep else None
-        self._reader = Reader(context, self._slots, self._adoption, stalled)
+        self._reader = Reader(context, self._slots, self._adoption)
 
     # ---- life
 

@@ -103,9 +103,9 @@ class Adoption(WorkerPart):
         if not sweep.start and sweep in self._sweeps:
             self._sweeps.remove(sweep)
         return [
-            self._membership.delivery(sweep.source, one.entry_id, one.flat, one.times, asked_at)
-            for one in found
-            if not sweep.source.comes_again(one.entry_id, one.times, asked_at)
+            self._membership.delivery(sweep.source, entry_id, flat, times, asked_at)
+            for (entry_id, flat), times in found
+            if not sweep.source.comes_again(entry_id, times, asked_at)
         ]
 
     async def leave(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from workers.protocol.calls import Client, GroupCalls, Taken
+from workers.protocol.calls import Client, GroupCalls
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.messages import text
 from workers.protocol.scripts import Keys, Words, load_script
@@ -150,13 +150,15 @@ class Moves(GroupCalls):
 
     async def adopt(
         self, client: Client, source: str, in_hand: Iterable[bytes], *, owner: str, most: int, page: str = "-"
-    ) -> tuple[str, list[Taken]]:
+    ) -> tuple[str, list[tuple[tuple[bytes, Sequence[bytes]], int]]]:
         """Return the next page, and deliveries of ``owner`` whose replies were lost (``adopt.lua``).
+
+        Each is an entry with the number of its deliveries.
 
         With ``most`` 0, all deliveries of the owner are made overdue, because its process is dead.
         """
         next_page, found = await ADOPT.run(client, *self.spell(source, owner, most, page, *in_hand))
-        return text(next_page), [Taken(entry[0], entry[1], times) for entry, times in found]
+        return text(next_page), found
 
     async def return_taken(self, client: Client, source: str, taken: Iterable[tuple[bytes, int]]) -> None:
         """Give back deliveries that a read has taken from a live worker (``return_taken.lua``).
