@@ -145,7 +145,9 @@ class Board:
         ``claims``: also those that are ready where they are, as a read with CLAIM does where the server knows it.
         """
         words = ("XREADGROUP", "GROUP", self.keys.group, consumer, "COUNT", count, "STREAMS", *self.sources, ">", ">")
-        found = [(key.decode(), entry[0], entry[1], 1) for key, entries in self.redis(*words) or [] for entry in entries]
+        found = [
+            (key.decode(), entry[0], entry[1], 1) for key, entries in self.redis(*words) or [] for entry in entries
+        ]
         for source in self.sources if claims else ():
             for entry_id, _, idle_ms, times in self.pending(source)[:count]:
                 if idle_ms >= READY_MS:

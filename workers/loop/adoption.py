@@ -41,7 +41,7 @@ class Adoption(WorkerPart):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
-        self._moves = context.calls.moves
+        self._moves = context.moves
         self._sweeps: deque[Sweep] = deque()
         self._not_before = 0.0
 

@@ -63,7 +63,7 @@ class Reader(WorkerPart):
     def __init__(self, context: WorkerContext, slots: Slots, adoption: Adoption) -> None:
         super().__init__(context)
         self._client = context.reads
-        self._moves = context.calls.moves
+        self._moves = context.moves
         self._connection = KeptConnection(context.reads)
         self._slots = slots
         self._adoption = adoption

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-import redis
-
 from workers.protocol.calls import Client, GroupCalls
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.messages import text
-from workers.protocol.scripts import Keys, Words, load_script
+from workers.protocol.scripts import load_script
 
 ACK = load_script("workers.protocol", "ack")
 SETTLE = load_script("workers.protocol", "settle")
@@ -125,17 +123,9 @@ class Moves(GroupCalls):
 
     async def extend(self, client: Client, source: str, items: Iterable[HeartbeatEntry]) -> list[HeartbeatAnswer]:
         """Send a heartbeat (``extend.lua``). Return an answer for each delivery."""
-        return [HeartbeatAnswer(code) for code in await EXTEND.run(client, *self._heartbeat(source, items))]
-
-    def extend_blocking(
-        self, client: "redis.Redis", source: str, items: Iterable[HeartbeatEntry]
-    ) -> list[HeartbeatAnswer]:
-        """Send a heartbeat, in a thread that may block."""
-        return [HeartbeatAnswer(code) for code in EXTEND.run_blocking(client, *self._heartbeat(source, items))]
-
-    def _heartbeat(self, source: str, items: Iterable[HeartbeatEntry]) -> tuple[Keys, Words]:
         words = (word for item in items for word in (item.entry_id, item.times, int(item.handler)))
-        return self.spell(source, self.consumer, *words)
+        reply: Any = await EXTEND.run(client, *self.spell(source, self.consumer, *words))
+        return [HeartbeatAnswer(code) for code in reply]
 
     async def hold(
         self, client: Client, source: str, deliveries: Iterable[tuple[bytes, int]], *, answered: int
