@@ -2,7 +2,7 @@
 
 A thread with a blocking connection does it, because a handler can block the event loop until its timeout. It extends
 queued and running deliveries every quarter of the visibility timeout. Without deliveries it also sends a heartbeat,
-because each one notes the beat of the group (``heartbeat.lua``). Not extended, and so recovered, are
+because each one notes the beat of the group (``9_beat.lua``). Not extended, and so recovered, are
 
 - a job that runs longer than its timeout,
 - all deliveries of the process while that job blocks the event loop, because none of them could be settled, and
