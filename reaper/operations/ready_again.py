@@ -17,7 +17,7 @@ from workers.protocol.calls import CALL_BYTES, GroupCalls
 from workers.protocol.errors import NotPossibleError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import Redelivery, text, told
+from workers.protocol.messages import Redelivery, text
 from workers.protocol.scripts import load_script
 
 READY_AGAIN = load_script("reaper", "ready_again")
@@ -154,5 +154,5 @@ async def _run(client: Redis, keys: GroupKeys, source: str, how: How, ids: Seque
                 continue
             if outcome is Outcome.MISSING and was_lost:
                 outcome = Outcome.UNKNOWN
-            yield Result(entry_id, outcome, told(detail), text(job_id))
+            yield Result(entry_id, outcome, text(detail), text(job_id))
         ids = put_off
