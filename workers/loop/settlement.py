@@ -19,7 +19,7 @@ from workers.loop.notifier import Notifier
 from workers.protocol.calls.moves import Settled, SettleEntry, SettleResult
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.connection import drop_idle
-from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text, was_not_run
+from workers.protocol.meaning import Meaning, meaning_of, was_not_run
 from workers.protocol.messages import entry_order
 from workers.runtime.pauses import pause_s
 
@@ -294,7 +294,7 @@ def _cut(batch: list[Delivery]) -> None:
 
 
 def _is_denied(settled: Settled) -> bool:
-    return settled.result is SettleResult.HELD and meaning_of_text(settled.detail) is Meaning.DENIED
+    return settled.result is SettleResult.HELD and meaning_of(settled.detail) is Meaning.DENIED
 
 
 def _entry_order(job: Delivery) -> tuple[object, ...]:

@@ -84,9 +84,7 @@ def first_of(names: Collection[bytes]) -> str:
 
 def entry_ms(entry_id: bytes | str) -> int:
     """Return the milliseconds part of an entry ID."""
-    if isinstance(entry_id, bytes):
-        return int(entry_id.partition(b"-")[0])
-    return int(entry_id.partition("-")[0])
+    return int(text(entry_id).partition("-")[0])
 
 
 LAST_ENTRY_ID = b"18446744073709551615-18446744073709551615"
