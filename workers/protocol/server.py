@@ -73,7 +73,7 @@ def _advice(error: RedisError, url: str) -> str:
 
 
 async def check_server(client: "Redis", url: str) -> str:
-    """Return product and version of the server. Raises UnreachableError or UnsupportedServerError, naming ``redis_url``."""
+    """Return product and version. Raises UnreachableError, which names ``redis_url``, or UnsupportedServerError."""
     try:
         info: Mapping[str, Any] = await client.info("server")
         role = (await client.info("replication")).get("role")
