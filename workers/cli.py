@@ -18,7 +18,6 @@ from workers.protocol.messages import first_of
 from workers.runtime.event_loop import collect_seldom, run_in_loop
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import Program, errors_as_sentences, examples, help_end, log_options, settings_options
-from workers.runtime.printing import show_crashes
 from workers.settings import WorkerSettings
 from workers.telemetry.setup import exported
 from workers.worker import Worker
@@ -41,7 +40,6 @@ FAILED_EXIT = 1
 @click.version_option(package_name="stream-reaper")
 def main() -> None:
     """Run workers that consume jobs from Redis Streams."""
-    show_crashes()
 
 
 @main.command(

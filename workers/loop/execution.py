@@ -15,7 +15,7 @@ from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.log_fields import fields
 from workers.runtime.children import FORKS, end_child
 from workers.runtime.settings import delay_in_ms
-from workers.runtime.user_code import clipped, describe, ends, exits_in, log_failure
+from workers.runtime.user_code import clipped, describe, ends, exits_in
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def _judge(job: Job, answer: object, backoff: Backoff) -> Verdict:
     if isinstance(answer, Retry):
         return _judge_retry(job, answer, backoff)
     if isinstance(answer, BaseException):
-        log_failure(logger, logging.WARNING, answer, "job failed: %s", fields(job=job.id, delivery=job.deliveries))
+        logger.warning("job failed: %s", fields(job=job.id, delivery=job.deliveries), exc_info=answer)
         kind = type(answer).__qualname__
         return failed(job, describe(answer), backoff, traceback=trace_of(answer), exception=kind)
     return ACKED
