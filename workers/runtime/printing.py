@@ -39,7 +39,7 @@ def printable(line: str) -> str:
 
 
 def show(*lines: str, err: bool = False) -> None:
-    """Print lines for people. A newline inside a line comes from outside, and is escaped. No lines print nothing."""
+    """Print lines for people, if there are any. A newline inside a line comes from outside, and is escaped."""
     if lines:
         click.echo("\n".join(map(printable, lines)), err=err)
 
