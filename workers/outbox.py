@@ -99,7 +99,7 @@ class EnqueueCall:
 
     @property
     def request(self) -> Enqueueing:
-        """What is sent, each time the same. Raises UnreachableError after `RETRY_FOR_S`."""
+        """The same message each time. Raises UnreachableError after `RETRY_FOR_S`."""
         if monotonic() > self._give_up_at:
             raise self._unknown(self._error or TimeoutError(f"no answer for {RETRY_FOR_S:.0f} s"))
         return self._request

@@ -57,6 +57,6 @@ def acl(
         return
     for one in rules:
         name = user or one.role.value
-        show(f"# {one.role}", acl_line(name, ["on", ">PASSWORD", *one.words]))
+        show(f"# {one.role}", acl_line(name, ["on", ">PASSWORD", *one.words]), whole=True)
         if one.newer:
-            show("# for redelivery in place, on Redis 8.8 and later:", f"# {acl_line(name, one.newer)}")
+            show("# for redelivery in place, on Redis 8.8 and later:", f"# {acl_line(name, one.newer)}", whole=True)

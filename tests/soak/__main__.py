@@ -36,7 +36,7 @@ def main(recovery: str, file: Path | None, **flags: Any) -> None:
         again = settings.command(mode) if settings.chaos else ""
         (ending,) = show_and_perform(DrillPlan(settings, jobs, [mode], kit=SoakKit()))
         if again:
-            show(f"Again: {again}")
+            show(f"Again: {again}", whole=True)
         if file:
             file.write_text(json.dumps({**ending.as_json(), "replay": again}, indent=2) + "\n", encoding="utf-8")
     sys.exit(NEGATIVE_EXIT if ending.objections else 0)

@@ -2,7 +2,7 @@ r"""Prints the output of commands. All commands print here.
 
 Names, reasons and errors come from outside. Printed without change, they could set a terminal's title, clear it,
 reverse the reading order, or forge a line. So characters that cannot be printed are escaped (``\x1b``), and the marks
-of colors contain a secret.
+of colors contain a secret. Long texts are cut, with the number of omitted characters. ``-o json`` prints them whole.
 """
 
 import json
@@ -13,11 +13,13 @@ from typing import Any
 import click
 
 from workers.protocol.errors import NotPossibleError
-from workers.protocol.messages import on_one_line
+from workers.protocol.messages import counted, on_one_line
 
 _SECRET = secrets.token_hex(8)
 """A secret of this process, so that text from outside cannot contain a mark."""
 _MARK = re.compile(rf"\x1b<{_SECRET}:([0-9;]*)>")
+LONGEST_TEXT = 4_096
+"""Characters that are printed for people, of a line or of its part in one style."""
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
 
 
@@ -30,18 +32,26 @@ def _mark(*codes: int) -> str:
     return f"\x1b<{_SECRET}:{';'.join(map(str, codes))}>"
 
 
-def printable(line: str) -> str:
+def printable(line: str, *, whole: bool = False) -> str:
     """Return a line that is safe for a terminal, with its colors."""
     parts = _MARK.split(line)
-    parts[::2] = map(on_one_line, parts[::2])
+    parts[::2] = [on_one_line(words if whole else _cut(words)) for words in parts[::2]]
     parts[1::2] = [f"\x1b[{codes}m" for codes in parts[1::2]]
     return "".join(parts)
 
 
-def show(*lines: str, err: bool = False) -> None:
-    """Print lines for people, if there are any. A newline inside a line comes from outside, and is escaped."""
+def _cut(words: str) -> str:
+    more = len(words) - LONGEST_TEXT
+    return f"{words[:LONGEST_TEXT]} … ({counted(more, 'more character')})" if more > 0 else words
+
+
+def show(*lines: str, err: bool = False, whole: bool = False) -> None:
+    """Print lines for people, if there are any. A newline inside a line comes from outside, and is escaped.
+
+    ``whole`` prints long lines uncut, for example commands that people paste.
+    """
     if lines:
-        click.echo("\n".join(map(printable, lines)), err=err)
+        click.echo("\n".join(printable(line, whole=whole) for line in lines), err=err)
 
 
 def show_json(document: Any) -> None:
