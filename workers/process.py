@@ -196,11 +196,6 @@ class WorkerProcess:
         """The calls that Redis rejects now, as ``part: reason``. Empty if it rejects none."""
         return self._context.reporter.troubles.refusals
 
-    def left_s(self) -> float:
-        """Return for how many more seconds what handlers have begun may go on. Called in the event loop."""
-        is_draining = self._stop_asked.is_set() and not self.forced
-        return max(0.0, self._drain_scope.deadline - anyio.current_time()) if is_draining else 0.0
-
     @property
     def is_stopping(self) -> bool:
         """Whether it is stopping, or has ended."""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.synchronize import Event as EventType
 
 from workers import Job, Worker
 
@@ -20,8 +21,10 @@ FORK = multiprocessing.get_context("fork")
 SLEEP = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
 
 
-def pause() -> None:
+def pause(begun: EventType | None = None) -> None:
     """Wait for a signal for ever, with the handlers that were inherited."""
+    if begun:
+        begun.set()
     while True:
         signal.pause()
 
@@ -30,9 +33,11 @@ def pause() -> None:
 
 
 def terminate_process() -> int | None:
-    child = FORK.Process(target=pause)
+    begun = FORK.Event()
+    child = FORK.Process(target=pause, args=(begun,))
     child.start()
-    child.terminate()  # at once: the child may not have run a line
+    begun.wait()
+    child.terminate()
     child.join()
     return child.exitcode
 
@@ -53,9 +58,11 @@ def terminate_executor() -> int:
 
 
 def terminate_fork() -> int:
+    begun = FORK.Event()
     child = os.fork()
     if not child:
-        pause()
+        pause(begun)
+    begun.wait()
     os.kill(child, signal.SIGTERM)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

@@ -56,7 +56,6 @@ def test_a_worker_is_found_by_module_and_name(tmp_path: Path, target: str, group
         ("program_of_test", "\n1 / 0\n", "cannot import 'program_of_test': ZeroDivisionError.*line 2"),
         ("program_of_test", "\nimport sys; sys.exit()\n", "cannot import 'program_of_test': SystemExit.*line 2"),
         ("program_of_test", "def broken(:\n", "SyntaxError.*line 1"),
-        ("program_of_test", "from workers import Worker\nWorker(conurrency=1)", "Did you mean 'concurrency'"),
         (
             "program_of_test",
             PROGRAM + "@worker.handler\ndef run(job):\n    yield\n",

@@ -125,7 +125,7 @@ class Autoclaim(WorkerPart):
         match row.outcome:
             case Outcome.REDELIVERED:
                 self._reporter.recovered(
-                    job, **facts, idle_ms=row.idle_ms, new_entry=row.told, reason="visibility_timeout"
+                    job, **facts, idle_ms=row.idle_ms, new_entry=text(row.detail), reason="visibility_timeout"
                 )
             case Outcome.DEAD_LETTERED:
                 self._reporter.write_dead_letter(
@@ -134,7 +134,7 @@ class Autoclaim(WorkerPart):
                     limit=self._membership.group_settings.max_deliveries,
                     reason="max_deliveries",
                     error="not settled within the visibility timeout",
-                    dead_letter=row.told,
+                    dead_letter=text(row.detail),
                 )
             case Outcome.LOST_PAYLOAD:
                 self._reporter.lost_payload(source.key, text(row.entry_id))
@@ -148,6 +148,6 @@ class Autoclaim(WorkerPart):
                         group=self._settings.keys.pair,
                         entry=row.entry_id,
                         consumer=row.consumer or "none (XNACK)",
-                        cause=explained(row.told),
+                        cause=explained(text(row.detail)),
                     ),
                 )

@@ -2,7 +2,7 @@
 
 They have a thread with an event loop and a connection of its own, because a handler can block the worker's event loop
 until its timeout. The thread extends queued and running deliveries every quarter of the visibility timeout. Without
-deliveries it also sends a heartbeat, because each one notes the beat of the group (``heartbeat.lua``). It begins when
+deliveries it also sends a heartbeat, because each one notes the beat of the group (``9_beat.lua``). It begins when
 the worker begins, so that it is connected before the server has too many clients. Not extended, and so recovered, are
 
 - a job that runs longer than its timeout,
@@ -33,7 +33,7 @@ from workers.loop.in_flight import ENDED, RUNNING, Delivery, Source
 from workers.protocol.calls import in_calls
 from workers.protocol.calls.moves import HandlerState, HeartbeatAnswer, HeartbeatEntry
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection, commands_client
-from workers.protocol.messages import in_order
+from workers.protocol.messages import entry_order
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
@@ -320,5 +320,5 @@ def first_beat_at(began: float, visibility_s: float) -> float:
 
 def _batches(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
     """Split deliveries into batches for calls."""
-    ordered = in_order(deliveries, lambda job: job.raw_entry_id)
+    ordered = sorted(deliveries, key=lambda job: entry_order(job.raw_entry_id))
     return in_calls(ordered, lambda job: job.payload_bytes, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)

@@ -19,8 +19,8 @@ from workers.protocol.calls import in_calls
 from workers.protocol.calls.moves import Settled, SettleEntry, SettleResult
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.connection import drop_idle
-from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text, was_not_run
-from workers.protocol.messages import in_order
+from workers.protocol.meaning import Meaning, meaning_of, was_not_run
+from workers.protocol.messages import entry_order
 from workers.runtime.pauses import pause_s
 
 SETTLE_BATCH = 128
@@ -147,7 +147,7 @@ class Settlements(WorkerPart):
             return batch
         batch = next(in_calls(waiting, _bytes_to_copy, most=most, most_bytes=MAX_COPIED_BYTES))
         del waiting[: len(batch)]
-        return in_order(batch, lambda job: job.raw_entry_id)
+        return sorted(batch, key=lambda job: entry_order(job.raw_entry_id))
 
     async def _send(self, batch: Sequence[Delivery]) -> Sequence[Settled] | None:
         """Return the results. None means that all are acknowledged."""
@@ -258,4 +258,4 @@ def _bytes_to_copy(job: Delivery) -> int:
 
 
 def _is_denied(settled: Settled) -> bool:
-    return settled.result is SettleResult.HELD and meaning_of_text(settled.detail) is Meaning.DENIED
+    return settled.result is SettleResult.HELD and meaning_of(settled.detail) is Meaning.DENIED

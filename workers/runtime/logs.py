@@ -37,18 +37,14 @@ class ConsoleFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__(LOG_FORMAT)
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the lines."""
-        record.message = record.getMessage()
-        record.asctime = self.formatTime(record, self.datefmt)
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
+        """Return the first line."""
         ids = (f"{name}={value}" for name, value in span_ids().items())
-        lines = [" ".join([self.formatMessage(record), *ids])]
-        # Unlike logging itself, do not store this in the record: other handlers have their own formatters.
-        if record.exc_info:
-            lines += self.formatException(record.exc_info).split("\n")
-        if record.stack_info:
-            lines += self.formatStack(record.stack_info).split("\n")
-        return f"\n{INDENT}".join(on_one_line(without_logins(line)) for line in lines)
+        return on_one_line(" ".join([super().formatMessage(record), *ids]))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return all lines."""
+        return f"\n{INDENT}".join(on_one_line(without_logins(line)) for line in super().format(record).split("\n"))
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -81,8 +77,6 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             facts["error"] = without_logins(self.formatException(record.exc_info))
-        if record.stack_info:
-            facts["stack"] = self.formatStack(record.stack_info)
         return json.dumps(facts)
 
 

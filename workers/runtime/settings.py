@@ -80,13 +80,13 @@ def to_ms(duration: timedelta) -> int:
     return round(duration.total_seconds() * 1000)
 
 
-def delay_in_ms(delay: float | timedelta) -> int:
-    """Return ``delay`` (seconds or a timedelta) in ms. Raises ValueError if it is negative or not a number."""
-    longest = LONGEST.total_seconds()
-    seconds: Any = delay.total_seconds() if isinstance(delay, timedelta) else delay
+def duration_in_ms(name: str, duration: Duration, least_s: float = 0) -> int:
+    """Return a program's argument ``name`` in ms. Raises ValueError if it is too short or not a number."""
+    longest_s = LONGEST.total_seconds()
+    seconds: Any = duration.total_seconds() if isinstance(duration, timedelta) else duration
     is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
-    if not is_number or not 0 <= seconds <= longest:  # false for nan
-        raise ValueError(f"delay cannot be {shown(delay)}. Give seconds from 0 to {longest:.0f}")
+    if not is_number or not least_s <= seconds <= longest_s:  # false for nan
+        raise ValueError(f"{name} cannot be {shown(duration)}. Give seconds from {least_s:g} to {longest_s:.0f}.")
     return to_ms(timedelta(seconds=float(seconds)))
 
 
