@@ -227,20 +227,20 @@ class GroupNotes:
         facts = self._stalled(row.job_id, row)
         match row.outcome:
             case Outcome.REDELIVERED:
-                self._report("recovered", **facts, new_entry=row.told, reason="visibility_timeout")
+                self._report("recovered", **facts, new_entry=text(row.detail), reason="visibility_timeout")
             case Outcome.DEAD_LETTERED:
                 logger.error(
                     "job dead-lettered: %s",  # as in `workers.loop.reporting`, so that one alert finds both
                     fields(
                         group=self._pair,
                         job=facts["job"],
-                        dead_letter=row.told,
+                        dead_letter=text(row.detail),
                         limit=self._group.max_deliveries,
                         consumer=facts["consumer"],
                         reason="max_deliveries",
                     ),
                 )
-                self._report("dead_lettered", **facts, dead_letter=row.told, reason="max_deliveries")
+                self._report("dead_lettered", **facts, dead_letter=text(row.detail), reason="max_deliveries")
             case Outcome.LOST_PAYLOAD:
                 logger.error(
                     "entry was deleted while pending, its payload is lost: %s",
@@ -250,9 +250,9 @@ class GroupNotes:
             case Outcome.HELD:
                 logger.error(
                     "cannot redeliver an entry, retrying at the next full scan: %s",
-                    fields(group=self._pair, entry=facts["entry"], cause=explained(row.told)),
+                    fields(group=self._pair, entry=facts["entry"], cause=explained(text(row.detail))),
                 )
-                self._report("error", **facts, error=f"held: {row.told}")
+                self._report("error", **facts, error=f"held: {text(row.detail)}")
 
     def _stalled(self, job_id: bytes, row: Recovered | Pending) -> dict[str, Any]:
         """Report that a delivery was found overdue. Return its facts."""

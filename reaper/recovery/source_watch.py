@@ -21,7 +21,7 @@ from reaper.recovery.writer import GroupWriter
 from reaper.tasks import Chores
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.messages import CLAIM_READY_MS, Pending, Redelivery, in_order
+from workers.protocol.messages import CLAIM_READY_MS, Pending, Redelivery, entry_order
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
 
@@ -133,7 +133,7 @@ class SourceWatch:
 
     async def _recover(self, due: Collection[bytes]) -> None:
         self._rate.spend(len(due))  # before the call: another one may be under way
-        result = await self._writer.recover(self._source, in_order(due, bytes))
+        result = await self._writer.recover(self._source, sorted(due, key=entry_order))
         if isinstance(result, Refusal):
             self._rate.spend(-len(due))
             self._refused(result)
@@ -183,7 +183,9 @@ class SourceWatch:
     async def _observe(self, due: Collection[bytes], verdict: Verdict) -> None:
         """Report the deliveries that would be recovered, without a write."""
         now = monotonic_ms()
-        found = await overdue_now(self._context.client, self._source, self._writer.group.group, in_order(due, bytes))
+        found = await overdue_now(
+            self._context.client, self._source, self._writer.group.group, sorted(due, key=entry_order)
+        )
         for entry_id in due:
             row = found.get(entry_id)
             if row is None:

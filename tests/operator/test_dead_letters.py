@@ -135,7 +135,7 @@ async def test_an_ordinary_consumer_group_reads_dead_letters(scene: Scene, serve
     keys, reader = scene.keys, reader_client(server.url)
     await scene.client.xgroup_create(keys.dead, "morgue", "0")
     reply = await reader.execute_command("XREADGROUP", "GROUP", "morgue", "clerk", "STREAMS", keys.dead, ">")
-    ((_, entry, flat),) = parse_read_reply(reply)
+    ((_, entry, flat, *_),) = parse_read_reply(reply)
     await reader.aclose()
     assert flat is not None
     fields = pair_up(flat)
