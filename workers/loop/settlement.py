@@ -81,11 +81,6 @@ class Settlements(WorkerPart):
         while self._gathered >= self._capacity:
             await self._settled.wait()
 
-    async def wait_until_settled(self) -> None:
-        """Wait until every verdict is answered. `run` must be running."""
-        while self._gathered:
-            await self._settled.wait()
-
     # ---- the settler
 
     async def run(self) -> None:
