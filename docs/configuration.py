@@ -93,7 +93,7 @@ Other settings need a restart, and the log names them. If the new file has an er
 `--log-level debug|info|warning|error` and `--log-format console|json` are flags only.
 
 The commands for operators take `redis_url`, `namespace`, `groups` and `journal` from the same places.
-`reaper status` also takes `observe`, and `reaper doctor` takes all settings to compare them.
+`reaper status` also takes `observe`, and `reaper doctor` takes `redelivery`.
 """
 
 _WORKER = """\

@@ -77,8 +77,8 @@ class Tally:
 class GroupReport(Tally):
     """The state of one stream/group pair as a replica knows it that serves it, or cannot."""
 
-    stream: str
     group: str
+    """As ``stream/group``."""
     visibility_ms: Whole
     max_deliveries: Whole
     redelivery: str
@@ -94,11 +94,6 @@ class GroupReport(Tally):
     """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
     late_ms: Whole = 0
     """For how long recovery should have begun: a limit of the rate, or a replica too slow."""
-
-    @property
-    def pair(self) -> str:
-        """The group in its written form ``orders/billing``."""
-        return f"{self.stream}/{self.group}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,8 +50,7 @@ _OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
 def settings_report(group: WatchedGroup, tally: Tally, **found: Any) -> GroupReport:
     """Return the report on a group. ``found`` is what its watch adds."""
     return GroupReport(
-        stream=group.stream,
-        group=group.group,
+        group=group.keys.pair,
         visibility_ms=to_ms(group.visibility_timeout),
         max_deliveries=group.max_deliveries,
         redelivery=group.redelivery,

@@ -385,8 +385,7 @@ async def test_an_observer_reports_each_and_logs_the_sum_once_a_minute_if_there_
 
 def test_a_report_has_the_settings_and_the_tally() -> None:
     assert settings_report(BILLING, Tally(recovered=3)) == GroupReport(
-        stream="orders",
-        group="billing",
+        group="orders/billing",
         visibility_ms=30_000,
         max_deliveries=3,
         redelivery="stream",

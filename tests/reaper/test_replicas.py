@@ -28,7 +28,7 @@ def test_every_heartbeat_reads_back_as_it_was_written(replica: Replica) -> None:
 def replica(**groups: int) -> Replica:
     """Return one with reports on ``groups``, by the token of the term."""
     reports = {
-        pair: GroupReport(stream=pair, group="g", visibility_ms=1, max_deliveries=1, redelivery="stream", token=token)
+        pair: GroupReport(group=f"{pair}/g", visibility_ms=1, max_deliveries=1, redelivery="stream", token=token)
         for pair, token in groups.items()
     }
     return Replica(
