@@ -36,8 +36,6 @@ class EndOfTerm(StrEnum):
     """Another replica comes first for the group."""
     NOT_OURS = "not_ours"
     """The lease expired, or another replica has it: a call found that."""
-    RELOADED = "reloaded"
-    """The settings of the group were changed. The replica keeps the lease."""
     FAILED = "failed"
     """The work raised an error that nobody expected."""
 

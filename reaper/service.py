@@ -50,7 +50,6 @@ CONNECTIONS = 16
 """At most, for the work on groups, and as many for their leases. They are opened as they are needed."""
 RECOVERIES, MOST_RECOVERIES = 2, 32
 """Connections for recovery calls, and calls of one pipeline. While the server runs one, the replica reads another."""
-RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
 
 
 @cache
@@ -80,12 +79,12 @@ class Reaper:
         self._registry = Registry(
             self._leases,
             self._keys,
-            lambda: self.settings,
+            settings,
             self.replica_id,
             self._replica,
             lambda: self._tenures.pairs,
             self._reranked,
-            self._reload,
+            self._found,
         )
         self._context = ReplicaContext(
             replica_id=self.replica_id,
@@ -207,23 +206,8 @@ class Reaper:
         if self._loop is not None and self._scope is not None:  # else `run` sees that it need not begin
             call_in(self._loop, self._scope.cancel)
 
-    def reload(self, settings: ReaperSettings) -> None:
-        """Apply changed groups and their defaults, and log other changed settings, which need a restart."""
-        fixed = [
-            name
-            for name in ReaperSettings.model_fields
-            if name not in RELOADABLE and getattr(settings, name) != getattr(self.settings, name)
-        ]
-        if fixed:
-            logger.warning("changed settings need a restart: %s", fields(settings=",".join(sorted(fixed))))
-        changes = {name: getattr(settings, name) for name in RELOADABLE}
-        self.settings = self.settings.model_copy(update=changes)
-        self._reload()
-        self._registry.at_once()
-        logger.info("settings reloaded: %s", fields(groups=len(self.settings.groups)))
-
-    def _reload(self) -> None:
-        self._tenures.reload(self.settings, self.settings.watched_with(self._registry.discovery.found or {}))
+    def _found(self) -> None:
+        self._tenures.watch(self.settings.watched_with(self._registry.discovery.found or {}))
 
     async def __aenter__(self) -> Self:
         tasks = await self._inside.enter_async_context(anyio.create_task_group())

@@ -19,7 +19,6 @@ class ReplicaContext:
 
     replica_id: str
     settings: ReaperSettings
-    """As they are now: a reload replaces them."""
     client: Redis
     """For what is asked seldom."""
     recoveries: PipelinedClient

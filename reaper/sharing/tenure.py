@@ -52,7 +52,14 @@ class Tenure:
         self._able = able
         self._ranked: tuple[Sequence[str], list[str]] = ((), [])
         """The replicas that may hold the group, and their order."""
-        self._use(group)
+        settings = context.settings
+        self.group = group
+        self._lease = GroupLease(
+            context.leases, group, context.replica_id, settings.lease_of(group), settings.journal_limit,
+        )  # fmt: skip
+        self._tick_s = settings.tick_of(group).total_seconds()
+        self._notes = GroupNotes(group, context.callbacks, context.changed)
+        self._verdict = Verdict(monotonic_ms()) if settings.observe else None
         self._alarm = Alarm(self._go_on)
         self._is_busy = self._is_woken = False
         """Work or a call is under way; and it is time to go on when that has ended."""
@@ -62,10 +69,8 @@ class Tenure:
         self._look_at_s = self._keeps_until_s = 0.0
         self._holder = ""
         """The value that we take the lease by; '' = the next attempt draws one."""
-        self._token = 0
-        """Of the term that goes on after a reload."""
         self._may_be_ours = False
-        """The lease may have that value: after a reload, and after an attempt without an answer."""
+        """The lease may have that value, after an attempt without an answer."""
         self._attempts: anyio.CancelScope | None = None
         self._watch: GroupWatch | None = None
         self._left: Callable[[], None] | None = None
@@ -74,16 +79,6 @@ class Tenure:
         self.has_answer = False
         """Redis has said who holds the lease."""
         self.terms = 0
-
-    def _use(self, group: WatchedGroup) -> None:
-        settings = self._context.settings
-        self.group = group
-        self._lease = GroupLease(
-            self._context.leases, group, self._context.replica_id, settings.lease_of(group), settings.journal_limit,
-        )  # fmt: skip
-        self._tick_s = settings.tick_of(group).total_seconds()
-        self._notes = GroupNotes(group, self._context.callbacks, self._context.changed)
-        self._verdict = Verdict(monotonic_ms()) if settings.observe else None
 
     # ---- from outside
 
@@ -103,12 +98,6 @@ class Tenure:
             self._attempts.cancel()
         elif not self._is_busy:
             self._wait(0)
-
-    def reload(self, group: WatchedGroup) -> None:
-        """Serve the group with other settings. A lease that we hold stays ours."""
-        self._use(group)
-        if self._watch:
-            self._watch.end(EndOfTerm.RELOADED)
 
     def rerank(self) -> None:
         """Look again who comes first for the group: a replica has come or gone."""
@@ -260,18 +249,14 @@ class Tenure:
             return None, UNABLE_S
         failpoint("lease.before_take")
         self._may_be_ours = True
-        lease = self._lease
-        taken = await lease.take(holder, token=self._token)
+        taken = await self._lease.take(holder)
         failpoint("lease.after_take")
-        self.has_answer, self._may_be_ours, self._token = True, False, 0
+        self.has_answer, self._may_be_ours = True, False
         self._notes.worked(TAKE)
         if not taken.token:
             self._holder = ""  # a call of a term that is over must not pass for one of the next
             return None, taken.left_ms / 1000 + random.uniform(0.001, EXPIRY_JITTER_S)
         self._took(taken)
-        if lease is not self._lease:  # a reload came meanwhile: the settings that were written are the former ones
-            self._token, self._may_be_ours = taken.token, True
-            return None, 0
         return Term(holder, taken.token), 0
 
     def _took(self, taken: Taken) -> None:
@@ -306,10 +291,7 @@ class Tenure:
         self._alarm.cancel()
         self._context.changed()
         self._notes = GroupNotes(self.group, self._context.callbacks, self._context.changed)
-        if reason is EndOfTerm.RELOADED:
-            self._holder, self._token, self._may_be_ours = term.holder, term.token, bool(term.holder)
-            self._wait(0)
-        elif not term.holder:
+        if not term.holder:
             self._wait_after(reason)
         else:
             self._note_left(term, reason)

@@ -388,48 +388,6 @@ async def test_who_leaves_unregisters_and_the_others_stay(server: RedisServer, c
         assert list(await registered(client)) == [stays.replica_id]
 
 
-# ---- reload
-
-
-async def test_a_pair_that_is_added_is_served_in_the_same_term(server: RedisServer, scene: Scene) -> None:
-    client = scene.client
-    await client.xgroup_create("mails", "send", "0", mkstream=True)
-    late = Scene(client, group_keys("mails", "send"))
-    await late.stalled()
-    async with Reaper(settings_for(server)) as reaper:
-        await holding(reaper)
-        reaper.reload(settings_for(server, groups="orders/billing,mails/send"))
-        await wait_until(lambda: client.hget(late.keys.settings, "recovered"), "the new pair is served")
-        assert {report.token for report in reaper.reports().values()} == {1}
-
-
-async def test_a_pair_that_is_taken_out_is_left_alone(server: RedisServer, scene: Scene) -> None:
-    client = scene.client
-    async with Reaper(settings_for(server, tick_interval=0.02)) as reaper:
-        await wait_until(lambda: client.exists(scene.keys.lease), "the pair is taken over")
-        reaper.reload(settings_for(server, tick_interval=0.02, groups="mails/send"))
-        await scene.stalled()
-        await client.xgroup_create("mails", "send", "0", mkstream=True)
-        late = Scene(client, group_keys("mails", "send"))
-        await late.stalled()
-        await wait_until(lambda: client.hget(late.keys.settings, "recovered"), "the other pair is served")
-        assert await scene.pending() == [(entry_id(1), "w1", 1)]
-
-
-async def test_a_pair_whose_values_change_is_taken_over_again_with_the_new_ones(
-    server: RedisServer, scene: Scene
-) -> None:
-    client = scene.client
-
-    async def in_force() -> bool:
-        return await client.hmget(scene.keys.settings, "visibility_ms", "max_deliveries") == [b"5000", b"7"]
-
-    async with Reaper(settings_for(server)) as reaper:
-        await wait_until(lambda: client.exists(scene.keys.lease), "the pair is taken over")
-        reaper.reload(settings_for(server, visibility_timeout=5, max_deliveries=7))
-        await wait_until(in_force, "the new values are in force")
-
-
 async def test_a_tick_reads_all_new_deliveries_and_not_only_a_page(server: RedisServer, scene: Scene) -> None:
     client, number = scene.client, 3 * PAGE
     async with Reaper(settings_for(server, tick_interval=600, full_scan_interval=3_600)) as reaper:
@@ -442,16 +400,6 @@ async def test_a_tick_reads_all_new_deliveries_and_not_only_a_page(server: Redis
         await client.xreadgroup("billing", "w1", {"orders": ">"}, count=number)
         watch._tick()
         await wait_until(lambda: watch.report().timers == number, "one tick has found all of them")
-
-
-async def test_what_needs_a_restart_is_named_and_not_taken_over(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Reaper(settings_for(server)) as reaper:
-        reaper.reload(settings_for(server, lease_ttl=30, journal_maxlen=100, max_deliveries=5))
-    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert "changed settings need a restart: settings=journal_maxlen,lease_ttl" in warnings
-    assert (reaper.settings.lease_ttl.total_seconds(), reaper.settings.max_deliveries) == (60, 5)
 
 
 # ---- together with a worker

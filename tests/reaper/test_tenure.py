@@ -67,8 +67,6 @@ class Lease:
     """So many attempts reach Redis, and their replies are lost."""
     reply_s: float = 0
     """The reply to an attempt takes so long."""
-    written: int = 0
-    """The ``max_deliveries`` that the last attempt wrote."""
 
     def _note(self, what: str, word: str) -> None:
         self.calls.append((anyio.current_time(), what, word))
@@ -79,7 +77,7 @@ class Lease:
         """Return when ``what`` was called."""
         return [at for at, call, _ in self.calls if call == what]
 
-    async def take(self, lease: GroupLease, holder: str, *, token: int) -> Taken:
+    async def take(self, lease: GroupLease, holder: str, *, token: int = 0) -> Taken:
         """Do what ``lease_take.lua`` does."""
         self._note("take", holder)
         if token and self.value != holder:
@@ -87,7 +85,7 @@ class Lease:
         if self.value not in ("", holder, f"offer:{lease.replica_id}"):
             return Taken(holder=self.value, left_ms=round((self.expires_s - anyio.current_time()) * 1000))
         self.token += self.value != holder
-        self.value, self.expires_s, self.written = holder, float("inf"), lease.group.max_deliveries
+        self.value, self.expires_s = holder, float("inf")
         if self.fails:
             self.fails -= 1
             raise RedisConnectionError("the reply is lost")
@@ -309,36 +307,6 @@ async def test_an_attempt_that_is_cut_off_leaves_no_lease_behind(lease: Lease) -
         await anyio.sleep(0.01)
         assert lease.value, "it has won, and does not know"
     assert lease.value == ""
-
-
-async def test_other_settings_are_written_in_the_same_term(lease: Lease) -> None:
-    place = Place(lease, FIRST, (FIRST,))
-    async with place.running() as tenure:
-        await anyio.sleep(1)
-        tenure.reload(place.group.model_copy(update={"max_deliveries": 9}))
-        await anyio.sleep(1)
-        assert (tenure.is_held, lease.token, len(lease.times("take")), lease.times("hand")) == (True, 1, 2, [])
-
-
-async def test_other_settings_that_come_while_the_lease_is_taken_are_written_too(lease: Lease) -> None:
-    lease.reply_s = 1
-    place = Place(lease, FIRST, (FIRST,))
-    async with place.running() as tenure:
-        for most in (7, 8, 9):
-            await anyio.sleep(0.7)  # twice while a reply is on its way
-            tenure.reload(place.group.model_copy(update={"max_deliveries": most}))
-        await anyio.sleep(3)
-        assert (lease.written, tenure.is_held, lease.token, lease.times("hand")) == (9, True, 1, [])
-
-
-async def test_a_lease_that_is_lost_in_a_reload_is_taken_by_another_value(lease: Lease) -> None:
-    place = Place(lease, FIRST, (FIRST,))
-    async with place.running() as tenure:
-        await anyio.sleep(1)
-        before, lease.value = lease.value, ""
-        tenure.reload(place.group.model_copy(update={"max_deliveries": 9}))
-        await anyio.sleep(2 * TICK_S)
-        assert (tenure.is_held, lease.token, lease.value != before) == (True, 2, True)
 
 
 async def test_an_error_that_nobody_expected_ends_the_term_and_another_begins(

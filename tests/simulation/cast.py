@@ -84,9 +84,6 @@ class Actor:
         """Its name in the group, or empty if it is not a consumer."""
         return b""
 
-    def reload(self, changes: Mapping[str, Any]) -> None:
-        """Apply other settings."""
-
     def in_hand(self) -> list[Execution]:
         """Return the executions that would end with the process."""
         return self.world.ledger.running_in(self.process.name) if self.process else []
@@ -526,15 +523,11 @@ class Replica(Actor):
         if self.reaper is not None:
             self.reaper.stop()
 
-    def reload(self, changes: Mapping[str, Any]) -> None:
+    def change_settings(self, changes: Mapping[str, Any]) -> None:
+        """Use other settings from the next start on."""
         values = self.settings.model_dump(exclude_unset=True) | dict(changes)
         values["groups"] = self.settings.groups
         self.settings = PacedSettings(**values)
-        if self.process is not None and not self.process.dead and self.reaper is not None:
-            self.process.start(self._reload(self.reaper))
-
-    async def _reload(self, reaper: Reaper) -> None:
-        reaper.reload(self.settings)
 
 
 # ---- operators
