@@ -11,19 +11,18 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import Self
 
 import anyio
 from anyio.abc import TaskStatus
 
 from reaper.metrics import ReplicaMetrics
 from reaper.pipelined import PipelinedClient
-from reaper.reasons import MOST_WORST, count_patterns, worst
+from reaper.reasons import count_patterns, worst
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport, Replica
 from reaper.settings import ReaperSettings
@@ -33,7 +32,6 @@ from workers.protocol.connection import commands_client
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of_text
 from workers.protocol.server import check_server
-from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.notices import Notices, notices_client
@@ -42,10 +40,8 @@ from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
-ReaperEvent = Literal["stalled", "recovered", "dead_lettered", "lease_taken", "lease_left", "error"]
-EVENTS: frozenset[str] = frozenset(get_args(ReaperEvent))
 FAREWELL_S = 2.0
-"""How long leaving the hash of replicas may take at the end, and how long callbacks may."""
+"""How long leaving the hash of replicas may take at the end."""
 CONNECTIONS = 16
 """At most, for the work on groups, and as many for their leases. They are opened as they are needed."""
 RECOVERIES, MOST_RECOVERIES = 2, 32
@@ -72,7 +68,6 @@ class Reaper:
         self.host = socket.gethostname()
         self.replica_id = f"{settings.name or self.host}-{os.getpid()}-{secrets.token_hex(3)}"
         self._keys = settings.namespace_keys
-        self._callbacks: Callbacks[str] = Callbacks(EVENTS)
         self._client = commands_client(settings.redis_url, max_connections=CONNECTIONS)
         self._leases = commands_client(settings.redis_url, max_connections=CONNECTIONS)
         self._listener = notices_client(settings.redis_url, self._keys.replicas)
@@ -94,7 +89,6 @@ class Reaper:
             reads=PipelinedClient(self._client),
             leases=PipelinedClient(self._leases),
             notices=Notices(self._listener),
-            callbacks=self._callbacks,
             changed=self._registry.at_once,
             server_ms=lambda: monotonic_ms() + self._registry.clock_offset_ms,
         )
@@ -108,14 +102,6 @@ class Reaper:
         """The server's version; '' before `run`."""
         self._started_ms = 0
         self._inside = AsyncExitStack()
-
-    def on(self, event: ReaperEvent) -> Callable[[CallbackT], CallbackT]:
-        """Register an async callback for an event, as in ``@reaper.on("recovered")``. It gets a `Report`.
-
-        Reports come in the order of the replies. Calls overlap, so the order of two events of one job can differ from
-        the journal, which has the order of the writes.
-        """
-        return self._callbacks.on(event)
 
     @property
     def held(self) -> int:
@@ -171,7 +157,6 @@ class Reaper:
             try:
                 self.server = await once_served(self._ask_server, lambda error: self._registry.failed("begin", error))
                 async with anyio.create_task_group() as tasks:
-                    await tasks.start(self._callbacks.run)
                     tasks.start_soon(self._registry.run)
                     tasks.start_soon(self._registry.discovery.run)
                     tasks.start_soon(self._metrics.run)
@@ -187,11 +172,9 @@ class Reaper:
         return str(await check_server(self._leases, self.settings.redis_url))
 
     async def _farewell(self) -> None:
-        """Unregister and report what is left, each in bounded time, and close all connections."""
+        """Unregister in bounded time, and close all connections."""
         with anyio.move_on_after(FAREWELL_S):
             await self._registry.leave()
-        with anyio.move_on_after(FAREWELL_S):
-            await self._callbacks.drain()
         context = self._context
         for client in (context.recoveries, context.reads, context.leases, self._client, self._leases):
             await client.aclose()
@@ -239,7 +222,7 @@ class Reaper:
     def _replica(self, at_ms: int) -> Replica:
         """Return what is registered of this replica at ``at_ms``, by the server's clock."""
         self._started_ms = self._started_ms or at_ms
-        reports = self._tenures.reports(most=MOST_WORST)
+        reports = self._tenures.reports().values()
         return Replica(
             id=self.replica_id,
             name=self.settings.name or self.host,
@@ -255,7 +238,7 @@ class Reaper:
             server=self.server,
             watched=len(self._tenures.pairs),
             held=self.held,
-            patterns=count_patterns(self._tenures.numbers(), reports.values(), at_ms),
+            patterns=count_patterns(self._tenures.numbers(), reports, at_ms),
             scan=self._registry.discovery.scan,
-            groups={report.pair: report for report in worst(reports.values(), at_ms)},
+            groups={report.pair: report for report in worst(reports, at_ms)},
         )

@@ -37,7 +37,7 @@ class Tenures:
                     await self._is_reranked.wait()
                     self._is_reranked = anyio.Event()
                     for number, tenure in enumerate(list(self._tenures.values()), 1):
-                        tenure.rerank()
+                        tenure.go_on()
                         if number % RANKED_AT_ONCE == 0:
                             await checkpoint()
             finally:
@@ -121,14 +121,6 @@ class Tenures:
         """Return what cannot be done now in which pair."""
         return {pair: tenure.error for pair, tenure in self._all() if tenure.error}
 
-    def reports(self, most: int | None = None) -> dict[str, GroupReport]:
-        """Return what to say of the groups that are served or observed here, or that cannot be, by pair.
-
-        Groups without a problem are left out if there are more than ``most``.
-        """
-        found: dict[str, GroupReport] = {}
-        for pair, tenure in self._all():
-            may_be_left_out = most is not None and len(found) >= most
-            if not (may_be_left_out and tenure.is_well) and (report := tenure.report()):
-                found[pair] = report
-        return found
+    def reports(self) -> dict[str, GroupReport]:
+        """Return the reports of the groups that are served or observed here, or that cannot be, by pair."""
+        return {pair: report for pair, tenure in self._all() if (report := tenure.report())}

@@ -14,13 +14,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from reaper.lease import OFFER_MS, EndOfTerm, GroupLease, Taken
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.group_watch import GroupWatch
-from reaper.service import EVENTS
 from reaper.settings import ReaperSettings
 from reaper.sharing.ranking import ranked
 from reaper.sharing.tenure import KEEPS, LOOKS, Tenure
 from reaper.sharing.tenures import Tenures
 from tests.support.virtual_time import VIRTUAL_TIME
-from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
 
 pytestmark = pytest.mark.anyio
@@ -81,16 +79,16 @@ class Lease:
         """Do what ``lease_take.lua`` does."""
         self._note("take", holder)
         if token and self.value != holder:
-            return Taken(holder=self.value)
+            return Taken(self.value)
         if self.value not in ("", holder, f"offer:{lease.replica_id}"):
-            return Taken(holder=self.value, left_ms=round((self.expires_s - anyio.current_time()) * 1000))
+            return Taken(self.value, left_ms=round((self.expires_s - anyio.current_time()) * 1000))
         self.token += self.value != holder
         self.value, self.expires_s = holder, float("inf")
         if self.fails:
             self.fails -= 1
             raise RedisConnectionError("the reply is lost")
         await anyio.sleep(self.reply_s)
-        return Taken(self.token, holder, 1, before=("", "", "", ""))
+        return Taken(holder, self.token)
 
     async def hand(self, _lease: GroupLease, holder: str, to: str, why: str) -> bool:
         """Do what ``lease_hand.lua`` does."""
@@ -119,7 +117,7 @@ class Place:
     def __post_init__(self) -> None:
         settings = ReaperSettings(groups=PAIR)
         context = ReplicaContext(
-            self.me, settings, NO_CLIENT, NO_CLIENT, NO_CLIENT, NO_CLIENT, cast("Any", self.wakes), Callbacks(EVENTS),
+            self.me, settings, NO_CLIENT, NO_CLIENT, NO_CLIENT, NO_CLIENT, cast("Any", self.wakes),
             lambda: None, monotonic_ms,
         )  # fmt: skip
         [self.group] = settings.watched
@@ -143,7 +141,7 @@ class Place:
     def reranked(self, *able: str) -> None:
         """Let others be able to hold groups."""
         self.able = able
-        self.tenure.rerank()
+        self.tenure.go_on()
 
 
 @pytest.fixture
@@ -243,11 +241,11 @@ async def test_a_lease_that_was_offered_in_vain_is_taken_back_and_kept_for_a_whi
         assert tenure.is_held
         hands = len(lease.times("hand"))
         for _ in range(KEEPS - 10):
-            tenure.rerank()
+            tenure.go_on()
             await anyio.sleep(TICK_S)
         assert len(lease.times("hand")) == hands
         await anyio.sleep(20 * TICK_S)
-        tenure.rerank()
+        tenure.go_on()
         await anyio.sleep(0.01)
         assert len(lease.times("hand")) == hands + 1
 
@@ -271,7 +269,7 @@ async def test_an_offer_is_taken_at_once_and_not_handed_back(lease: Lease) -> No
         place.wakes.notice()
         await anyio.sleep(0.01)
         assert tenure.is_held
-        tenure.rerank()
+        tenure.go_on()
         await anyio.sleep(1)
         assert tenure.is_held
 

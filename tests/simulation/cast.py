@@ -225,7 +225,7 @@ class OurWorker(Actor):
         return self._worker.consumer.encode() if self._worker is not None else b""
 
     async def _hear(self, report: Report) -> None:
-        self.world.told(report.facts)
+        self.world.told(str(report.facts.get("error", "")), str(report.facts.get("consumer", "")))
 
     async def _hear_refusal(self, report: Report) -> None:
         if self.process is not None:
@@ -499,7 +499,6 @@ class Replica(Actor):
 
     async def run(self, process: Process) -> None:  # noqa: ARG002
         self.reaper = Reaper(self.settings)
-        self.reaper.on("error")(self._hear)
         await self.reaper.run()
 
     @property
@@ -515,9 +514,6 @@ class Replica(Actor):
     def serves(self) -> bool:
         """Whether it believes that it holds the lease, and watches the group."""
         return self.reaper is not None and self.reaper.held > 0
-
-    async def _hear(self, report: Report) -> None:
-        self.world.told(report.facts)
 
     async def stop(self) -> None:
         if self.reaper is not None:

@@ -600,9 +600,9 @@ class World:
             self.has_lost_ends = True
             self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
 
-    def told(self, facts: Mapping[str, object]) -> None:
+    def told(self, error: str, consumer: str) -> None:
         """Note that a replica or a worker reports a loss."""
-        self.tellings.append(Telling(self.loop.now, str(facts.get("error", "")), str(facts.get("consumer", ""))))
+        self.tellings.append(Telling(self.loop.now, error, consumer))
 
     def limit_clients(self, seconds: float, more: int) -> None:
         """Let the server accept ``more`` clients than it has now, and no others."""
