@@ -30,7 +30,7 @@ from reaper.sharing.registry import Registry
 from reaper.sharing.tenures import Tenures
 from workers.protocol.connection import commands_client
 from workers.protocol.log_fields import fields
-from workers.protocol.meaning import Meaning, meaning_of_text
+from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.server import check_server
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.event_loop import call_in, require_asyncio
@@ -135,7 +135,7 @@ class Reaper:
         return (
             self._registry.troubles.refusals
             + self._registry.discovery.troubles.refusals
-            + [f"{pair}: {why}" for pair, why in denied if meaning_of_text(why) is Meaning.DENIED]
+            + [f"{pair}: {why}" for pair, why in denied if meaning_of(why) is Meaning.DENIED]
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -169,7 +169,7 @@ class Reaper:
                     await self._farewell()
 
     async def _ask_server(self) -> str:
-        return str(await check_server(self._leases, self.settings.redis_url))
+        return await check_server(self._leases, self.settings.redis_url)
 
     async def _farewell(self) -> None:
         """Unregister in bounded time, and close all connections."""

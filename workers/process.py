@@ -4,6 +4,7 @@ import logging
 import signal
 from collections.abc import AsyncIterable
 from contextlib import nullcontext
+from math import inf
 
 import anyio
 from anyio.abc import TaskStatus
@@ -37,11 +38,9 @@ from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
-FLUSH_S = 5.0
-"""How long settlements may take at the end, whatever is left of the drain timeout."""
 JOINING = "joining the group"
-LAST_FLUSH_S = 2.0
-"""The same where the worker was told to end at once, or was cancelled."""
+FLUSH_S, QUICK_FLUSH_S = 5.0, 2.0
+"""How long settlements may take at the end. The quick one: the worker was told to end at once, or was cancelled."""
 FAREWELL_S = 2.0
 """How long callbacks and the removal of our consumer may take at the end."""
 
@@ -142,7 +141,6 @@ class WorkerProcess:
                 self._context.telemetry.watch_refusals(lambda: len(self.refusals))
                 task_status.started()
                 await self._work()
-                await self._flush()
                 services.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
@@ -165,12 +163,6 @@ class WorkerProcess:
 
     def _is_ending(self) -> bool:
         return self._slots.is_ending()
-
-    async def _flush(self) -> None:
-        """Wait until the settler has settled all results."""
-        self._flush_scope.deadline = max(self._drain_scope.deadline, anyio.current_time() + FLUSH_S)
-        with self._flush_scope:
-            await self._settlements.wait_until_settled()
 
     # ---- state, read by other threads too
 
@@ -198,11 +190,6 @@ class WorkerProcess:
     def refusals(self) -> list[str]:
         """The calls that Redis rejects now, as ``part: reason``. Empty if it rejects none."""
         return self._context.reporter.troubles.refusals
-
-    def left_s(self) -> float:
-        """Return for how many more seconds what handlers have begun may go on. Called in the event loop."""
-        is_draining = self._stop_asked.is_set() and not self.forced
-        return max(0.0, self._drain_scope.deadline - anyio.current_time()) if is_draining else 0.0
 
     @property
     def is_stopping(self) -> bool:
@@ -237,7 +224,7 @@ class WorkerProcess:
         if now:
             self.forced = True
             self._drain_scope.cancel()
-            self._flush_scope.cancel()
+            self._flush_scope.deadline = anyio.current_time() + QUICK_FLUSH_S
             self._reader.abort()
 
     async def _obey(self, signals: AsyncIterable[signal.Signals]) -> None:
@@ -275,8 +262,11 @@ class WorkerProcess:
         )
 
     async def _leave(self) -> None:
-        """Settle the rest after a cancellation, log the jobs that stay pending, and remove our consumer."""
-        with anyio.move_on_after(LAST_FLUSH_S):
+        """Settle the rest, log the jobs that stay pending, and remove our consumer."""
+        drains = self._stop_asked.is_set() and not self.forced
+        latest = max(self._drain_scope.deadline, anyio.current_time() + FLUSH_S) if drains else -inf
+        self._flush_scope.deadline = max(latest, anyio.current_time() + QUICK_FLUSH_S)
+        with self._flush_scope:
             await self._settlements.flush()
         self._context.telemetry.close()
         self._runner.expires = False

@@ -15,6 +15,7 @@ from reaper.cli.options import (
     known_or_named,
     operator_options,
     reason_option,
+    show_result,
     yes_option,
 )
 from reaper.cli.ready_again import redrive
@@ -28,9 +29,6 @@ from workers.protocol.messages import counted
 from workers.runtime.clock import server_ms
 from workers.runtime.options import DurationType, GroupType, examples, help_end
 from workers.runtime.printing import confirm, show, show_json
-
-MOST_FIELDS, LONGEST_VALUE = 200, 1_000
-"""Fields of a dead letter that are printed for people, and bytes of a name or value."""
 
 
 @click.group(
@@ -84,7 +82,7 @@ def _list_line(letter: DeadLetter, now_ms: int) -> str:
     age = duration(max(0, now_ms - letter.at_ms))
     error = f": {letter.error}" if letter.error else ""
     return (
-        f"{letter.entry_id}  {letter.stream}/{letter.group}  job {letter.job_id}  {age} ago  "
+        f"{letter.id}  {letter.group}  job {letter.job}  {age} ago  "
         f"deliveries {letter.deliveries}  generation {letter.generation}  {letter.reason}{error}"
     )
 
@@ -119,19 +117,13 @@ def _missing(keys: GroupKeys, ids: list[str]) -> str:
 
 
 def _lines_of(letter: DeadLetter) -> list[str]:
-    facts = replace(letter, payload=[]).as_json() | {"consumers": ", ".join(letter.consumers), "fields": ""}
+    facts = replace(letter, fields=[]).as_json() | {"consumers": ", ".join(letter.consumers), "fields": ""}
     lines = [f"{name:<12} {value}" for name, value in facts.items() if value != ""]
-    lines += ["", "fields", *(f"  {_value(name)} = {_value(value)}" for name, value in letter.payload[:MOST_FIELDS])]
-    left_out = len(letter.payload) - MOST_FIELDS
-    return lines + ([f"  … and {counted(left_out, 'more field')}: -o json prints all"] if left_out > 0 else [])
+    return [*lines, "", "fields", *(f"  {_value(name)} = {_value(value)}" for name, value in letter.fields)]
 
 
 def _value(value: bytes) -> str:
-    """Return a name or value as JSON, cut to a readable length."""
-    shown = json.dumps(json_value(value), ensure_ascii=False)
-    if len(shown) <= LONGEST_VALUE:
-        return shown
-    return f"{shown[:LONGEST_VALUE]}… ({len(value):,} bytes in all: -o json prints them)"
+    return json.dumps(json_value(value), ensure_ascii=False)
 
 
 # --- delete -------------------------------------------------------------------------------------------------
@@ -141,7 +133,7 @@ def _value(value: bytes) -> str:
     "delete",
     epilog=help_end(
         "reaper dead-letters delete orders/billing 1766000000000-0",
-        "reaper dead-letters delete orders/billing --older-than 30d --dry-run",
+        "reaper dead-letters delete orders/billing --older-than 30d",
         ok="all selected dead letters are deleted, also if there are none",
         no="the group or a named dead letter does not exist, or you did not confirm",
     ),
@@ -150,8 +142,7 @@ def _value(value: bytes) -> str:
 @ids_argument
 @reason_option
 @all_option
-@click.option("--older-than", type=DurationType(), help="Only jobs that were dead-lettered longer ago.")
-@click.option("--dry-run", is_flag=True, help="Print the dead letters that would be deleted, and delete nothing.")
+@click.option("--older-than", "older_than_s", type=DurationType(), help="Only jobs that were dead-lettered longer ago.")
 @yes_option
 @json_option
 @operator_options
@@ -160,8 +151,7 @@ async def delete_(
     ids: tuple[str, ...],
     reason: str | None,
     everything: bool,
-    older_than: float | None,
-    dry_run: bool,
+    older_than_s: float | None,
     yes: bool,
     machine: bool,
     settings: ReaperSettings,
@@ -170,25 +160,15 @@ async def delete_(
 
     Select them by ID, by --reason and --older-than, or with --all. The jobs cannot be redriven afterwards.
     """
-    what = choose(ids, reason=reason, everything=everything, has_age=older_than is not None)
+    selection = choose(ids, reason=reason, everything=everything, older_than_s=older_than_s)
     async with connected(settings, keys) as (client, _):
         await check_exists(client, keys)
-        now_ms = await server_ms(client)
-        meant = what if older_than is None else replace(what, before_ms=now_ms - round(older_than * 1000))
         # The confirmation counts the letters that are deleted: later ones stay.
-        letters = []
-        async for letter in select(client, keys, meant):
-            letters.append(letter.entry_id)
-            if dry_run and not machine:
-                show(_list_line(letter, now_ms))
-        if letters and not (yes or dry_run):
+        letters = [letter.id async for letter in select(client, keys, selection)]
+        if letters and not yes:
             confirm(f"Delete {counted(len(letters), 'dead letter')} of {keys.pair} for good?")
-        deleted = len(letters) if dry_run else await delete(client, keys, letters)
-    absent = [one for one in what.ids if one not in letters]
-    if machine:
-        show_json({"dry_run": dry_run, "deleted": deleted, "missing": absent})
-    else:
-        show(f"{keys.pair}: {counted(deleted, 'dead letter')} {'would be ' if dry_run else ''}deleted")
-        if absent:
-            show(_missing(keys, absent), err=True)
+        deleted = await delete(client, keys, letters)
+    absent = [one for one in selection.ids if one not in letters]
+    lines = [f"{keys.pair}: {counted(deleted, 'dead letter')} deleted", *([_missing(keys, absent)] if absent else [])]
+    show_result({"deleted": deleted, "missing": absent}, *lines, machine=machine)
     return not absent

@@ -1,7 +1,6 @@
 """``reaper groups``: create, pause, resume or forget a group."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import click
 
@@ -15,12 +14,13 @@ from reaper.cli.options import (
     yes_option,
 )
 from reaper.cli.ready_again import requeue
-from reaper.operations.groups import FROM_NOW, FROM_START, check_exists, create_group, known_groups, set_paused
+from reaper.operations.groups import FROM_NOW, FROM_START, check_exists, create_group, set_paused
 from reaper.operations.groups import forget as forget_group
 from reaper.settings import ReaperSettings
 from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import counted
 from workers.runtime.options import GroupType, examples, help_end
-from workers.runtime.printing import confirm, show, show_json
+from workers.runtime.printing import confirm
 
 
 @click.group(epilog=examples("reaper groups create orders/billing", "reaper groups pause orders/billing"))
@@ -52,7 +52,7 @@ _STARTS = {"start": FROM_START, "now": FROM_NOW}
 @operator_options
 async def create(groups: Sequence[GroupKeys], begin: str, machine: bool, settings: ReaperSettings) -> None:
     """Create consumer groups, and streams that do not exist."""
-    async with connected(settings) as (client, _):
+    async with connected(settings, *groups) as (client, _):
         created = {keys.pair: await create_group(client, keys, _STARTS[begin]) for keys in groups}
     lines = (f"{pair}: {'created' if is_new else 'already exists'}" for pair, is_new in created.items())
     document = [{"group": pair, "created": is_new} for pair, is_new in created.items()]
@@ -96,38 +96,26 @@ async def _set_paused(settings: ReaperSettings, keys: GroupKeys, paused: bool, m
 @groups.command(
     epilog=help_end(
         "reaper groups forget orders/billing",
-        "reaper groups forget orders/billing --dead-letters --yes -o json",
+        "reaper groups forget orders/billing --yes -o json",
         no="the group does not exist or is in use, or you did not confirm",
     )
 )
 @group_argument
-@click.option("--dead-letters", "with_dead_letters", is_flag=True, help="Also remove the dead letters.")
 @yes_option
 @json_option
 @journaling_options
-async def forget(keys: GroupKeys, with_dead_letters: bool, yes: bool, machine: bool, settings: ReaperSettings) -> None:
+async def forget(keys: GroupKeys, yes: bool, machine: bool, settings: ReaperSettings) -> None:
     """Remove stream-reaper's keys of a group from Redis.
 
-    Stop the embedded workers of the group first, and remove it from the settings of the replicas. The stream and its
-    consumer group stay. Scheduled jobs become ready before their schedule is removed.
+    Stop the embedded workers of the group first, and remove it from the settings of the replicas. Scheduled jobs become
+    ready before their schedule is removed. The stream, its consumer group, the dead letters and the journal stay.
     """
     async with connected(settings, keys) as (client, _):
         await check_exists(client, keys)
         if not yes:
-            confirm(f"Remove the keys of {keys.pair}{', dead letters included' if with_dead_letters else ''}?")
-        forgotten = await forget_group(
-            client,
-            keys,
-            namespace=settings.namespace,
-            dead_letters=with_dead_letters,
-            known=await known_groups(client, settings),
-            journal_limit=settings.journal_limit,
-        )
-    if machine:
-        show_json({"group": keys.pair, **asdict(forgotten)})
-        return
-    if forgotten.made_ready:
-        show(f"{keys.pair}: {forgotten.made_ready} scheduled jobs are ready now")
-    show(*(f"removed {key}" for key in forgotten.removed), *(f"kept    {key}" for key in forgotten.kept))
-    if not forgotten.removed:
-        show(f"{keys.pair}: no keys to remove")
+            confirm(f"Remove the keys of {keys.pair}?")
+        namespace, limit = settings.namespace, settings.journal_limit
+        made_ready = await forget_group(client, keys, namespace=namespace, journal_limit=limit)
+    ready = f", {counted(made_ready, 'scheduled job is', 'scheduled jobs are')} ready now" if made_ready else ""
+    document = {"group": keys.pair, "made_ready": made_ready}
+    show_result(document, f"{keys.pair}: the keys are removed{ready}", machine=machine)

@@ -1,6 +1,6 @@
 """Arguments and options that several commands have, and their connection to Redis."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial, wraps
 from inspect import iscoroutinefunction, unwrap
@@ -83,14 +83,14 @@ def show_result(document: Any, *lines: str, machine: bool) -> None:
 
 
 @asynccontextmanager
-async def connected(settings: ReaperSettings, named: GroupKeys | None = None) -> AsyncIterator[tuple[Redis, str]]:
-    """Yield a client and the server's name and version. ``named``: a group that the command line names.
+async def connected(settings: ReaperSettings, *named: GroupKeys | None) -> AsyncIterator[tuple[Redis, str]]:
+    """Yield a client and the server's name and version. ``named``: groups that the command line names.
 
     Raises UnreachableError, UnsupportedServerError, or ConfigurationError if a key has another type.
     """
     client = commands_client(settings.redis_url)
     try:
-        server = str(await check_server(client, settings.redis_url))
+        server = await check_server(client, settings.redis_url)
         yield client, server
     except RedisError as error:
         if is_wrong_type(error):
@@ -100,12 +100,12 @@ async def connected(settings: ReaperSettings, named: GroupKeys | None = None) ->
         await client.aclose()
 
 
-async def _check_types(client: Redis, settings: ReaperSettings, named: GroupKeys | None) -> None:
+async def _check_types(client: Redis, settings: ReaperSettings, named: Iterable[GroupKeys | None]) -> None:
     """Raise ConfigurationError if keys of the namespace or of the groups have another type."""
     places: list[GroupKeys | NamespaceKeys] = [
         settings.namespace_keys,
         *(group.keys for group in settings.groups),
-        *([named] if named else []),
+        *filter(None, named),
     ]
     with suppress(RedisError):
         if found := await foreign_keys(client, places):

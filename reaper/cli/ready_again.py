@@ -3,11 +3,9 @@
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import click
-from redis.asyncio import Redis
 
 from reaper.cli.options import (
     all_option,
@@ -18,12 +16,9 @@ from reaper.cli.options import (
     json_option,
     reason_option,
 )
-from reaper.operations.dead_letters import Selection, check_ids, choose, select
+from reaper.operations.dead_letters import check_ids, choose, select
 from reaper.operations.groups import check_exists
-from reaper.operations.lost_deliveries import Entry, forget_count, read_journal
-from reaper.operations.ready_again import MAX_GENERATION, How, Outcome, Result
-from reaper.operations.ready_again import redrive as redrive_letters
-from reaper.operations.ready_again import requeue as requeue_entries
+from reaper.operations.ready_again import MAX_GENERATION, Entry, Outcome, ReadyAgain, Result, forget_count, read_lost
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.refusals import explained
 from workers.protocol.errors import ConfigurationError
@@ -71,22 +66,16 @@ async def redrive(
     Select them by ID, by --reason, or with --all. Each job continues as its next generation, with a new count of
     deliveries.
     """
-    how = replace(How.of(settings, dry_run=dry_run), is_forced=force, rate=rate)
-    what = choose(ids, reason=reason, everything=everything)
+    selection = choose(ids, reason=reason, everything=everything)
     async with connected(settings, keys) as (client, _):
         await check_exists(client, keys)
-        results = redrive_letters(client, keys, _selected(client, keys, what), how)
-        counts = await _print(results, keys, ("dead letter", "redriven"), dry_run, machine, every=dry_run or bool(ids))
+        # Named IDs are sent even if they do not exist, so that each has a result.
+        selected = selection.ids or [letter.id async for letter in select(client, keys, selection)]
+        ready_again = ReadyAgain(client, keys, settings.redelivery, settings.journal_limit, dry_run)
+        results = ready_again.redrive(selected, force=force, rate=rate)
+        shows_all = dry_run or bool(ids)
+        counts = await _print(ready_again, results, ("dead letter", "redriven"), machine, shows_all=shows_all)
     return set(counts) <= {Outcome.DONE}
-
-
-async def _selected(client: Redis, keys: GroupKeys, what: Selection) -> AsyncIterator[str]:
-    """Yield the IDs to send. Named IDs are sent even if they do not exist, so that each has a result."""
-    for entry_id in what.ids:
-        yield entry_id
-    if not what.ids:
-        async for letter in select(client, keys, what):
-            yield letter.entry_id
 
 
 @click.command(
@@ -124,10 +113,10 @@ async def requeue(
     named = [Entry(entry_id) for entry_id in check_ids(ids)]
     async with connected(settings, keys) as (client, _):
         await check_exists(client, keys)
-        journal = await read_journal(client, keys, await server_ms(client) - int(since * 1000))
-        entries = list(journal.lost) if lost else named
-        results = requeue_entries(client, keys, entries, journal.ended, How.of(settings, dry_run=dry_run))
-        counts = await _print(results, keys, ("delivery", "requeued"), dry_run, machine)
+        found, ended = await read_lost(client, keys, await server_ms(client) - int(since * 1000))
+        ready_again = ReadyAgain(client, keys, settings.redelivery, settings.journal_limit, dry_run)
+        results = ready_again.requeue(found if lost else named, ended)
+        counts = await _print(ready_again, results, ("delivery", "requeued"), machine)
         if lost and not dry_run:
             await forget_count(client, keys)
     return not counts[Outcome.UNDELIVERABLE]
@@ -137,41 +126,32 @@ async def requeue(
 
 
 async def _print(
-    results: AsyncIterator[Result],
-    keys: GroupKeys,
-    action: tuple[str, str],
-    dry_run: bool,
-    machine: bool,
-    *,
-    every: bool = True,
+    run: ReadyAgain, results: AsyncIterator[Result], action: tuple[str, str], machine: bool, *, shows_all: bool = True
 ) -> Counter[Outcome]:
     """Print the results as they come, then a summary, also after a failure or Ctrl-C. Return the counts.
 
-    ``action``: for example ``("dead letter", "redriven")``. Without ``every``, people do not see a line for each job
-    that is ready.
+    ``action``: for example ``("dead letter", "redriven")``. Without ``shows_all``, people do not see a line for each
+    job that is ready.
     """
     noun, verb = action
+    would_be = "would be " if run.dry_run else ""
+    found: list[Result] = []
     counts: Counter[Outcome] = Counter()
-    document: dict[str, Any] = {"group": keys.pair, "dry_run": dry_run, "done": 0, "results": []}
     try:
         async for result in results:
+            found.append(result)
             counts[result.outcome] += 1
-            document["done"] = counts[Outcome.DONE]
-            if machine:
-                facts = {"id": result.entry_id, "outcome": result.outcome, "job": result.job_id}
-                document["results"].append({**facts, "detail": result.detail})
-            elif every or result.outcome is not Outcome.DONE:
-                show(_line(result, verb, dry_run))
-    except Exception:
-        if machine and counts:
-            keep_for_error(document)
-        raise
+            if not machine and (shows_all or result.outcome is not Outcome.DONE):
+                show(_line(result, verb, run.dry_run))
     finally:
-        would_be = "would be " if dry_run else ""
         others = [f"{number} {outcome}" for outcome, number in counts.items() if outcome is not Outcome.DONE]
+        document: dict[str, Any] = {"group": run.keys.pair, "dry_run": run.dry_run, "done": counts[Outcome.DONE]}
+        document["results"] = [result._asdict() for result in found]
         if not machine:
-            show(", ".join([f"{keys.pair}: {counted(counts[Outcome.DONE], noun)} {would_be}{verb}", *others]))
-        elif not isinstance(sys.exception(), Exception):
+            show(", ".join([f"{run.keys.pair}: {counted(counts[Outcome.DONE], noun)} {would_be}{verb}", *others]))
+        elif isinstance(sys.exception(), Exception):
+            keep_for_error(document if found else {})
+        else:
             show_json(document)
     return counts
 
@@ -187,5 +167,5 @@ def _line(result: Result, verb: str, dry_run: bool) -> str:
         Outcome.SETTLED: "skipped: the journal says that it was settled or requeued",
         Outcome.UNKNOWN: f"probably {verb}: a reply was lost, and the dead letter no longer exists",
     }
-    job = f"  job {result.job_id}" if result.job_id else ""
-    return f"{result.entry_id}{job}  {texts[result.outcome]}"
+    job = f"  job {result.job}" if result.job else ""
+    return f"{result.id}{job}  {texts[result.outcome]}"

@@ -2,19 +2,17 @@
 --
 -- KEYS[1] to KEYS[8] as in keys.lua (KEYS[1] is the stream)
 -- KEYS[9] lease      {orders}:lease:billing  string
--- KEYS[10…] others   {orders}:group:*        hashes: settings of the stream's other groups. The journal stays while there is one
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] policy, where the group has none
--- ARGV[4] payload bytes after which the rest of the jobs is put off  ARGV[5] '1' = remove dead letters too
+-- ARGV[4] payload bytes after which the rest of the jobs is put off
 --
 -- Returns {code, jobs made ready by this call, detail}:
---   'done'           everything is removed that may be
+--   'done'           everything is removed but dead letters and the journal
 --   'embedded'       workers look after it by themselves; detail = one of them. Nothing was done
 --   'more'           jobs are still waiting in the schedule: call again
 --   'served'         a replica holds the lease; detail = the lease. Nothing was done
 --   'no_group'       jobs wait in the schedule, and there is no group for which they could become ready
 --   'held'           a waiting job cannot be made ready; detail = why
 --   'retry_waiting'  the retry stream holds jobs that are not settled; detail = how many entries it has
---   'dead_letters'   dead letters are there, and ARGV[5] is not set; they stay, everything else is removed
 -- Fence: the lease must be free, and no embedded worker may look after the group.
 
 --- @keys
@@ -38,6 +36,7 @@ if redis.call('HGET', settings, 'recovery') == 'embedded' then
 end
 open_for_writing(stream, group)
 redis.call('ZREM', schedule, '') -- asks for the right before there is a copy
+redis.call('HLEN', quarantine) -- a key of another program is an error before it could be removed
 
 local moved = 0
 local target = target_for_operators(redis.call('HGET', settings, 'policy') or ARGV[3])
@@ -96,16 +95,4 @@ end
 
 redis.call('DEL', settings, quarantine, schedule)
 redis.call('UNLINK', retry)
-local other = false
-for i = 10, #KEYS do
-  other = other or redis.call('EXISTS', KEYS[i]) == 1
-end
-if not other then
-  redis.call('UNLINK', journal)
-end
-local letters = redis.call('EXISTS', dead) == 1 and redis.call('XLEN', dead) or 0
-if letters > 0 and ARGV[5] ~= '1' then
-  return { 'dead_letters', moved, letters }
-end
-redis.call('UNLINK', dead)
 return { 'done', moved, '' }

@@ -47,7 +47,7 @@ _WORKER = (
     "xgroup|delconsumer xinfo|consumers xinfo|groups xinfo|stream xpending xrange xreadgroup zadd zrange"
 )
 _COMMANDS = {
-    Role.PRODUCER: "pexpire pttl publish type xadd zadd zrange zrangebyscore zrem zscore",
+    Role.PRODUCER: "pexpire pttl publish xadd xlen zadd zcard zrange zrangebyscore zrem zscore",
     Role.WORKER: _WORKER,
     Role.REAPER: f"{_READS} {_WORKER} del hexists pexpire set subscribe xread zrangebyscore zrem zremrangebyscore",
     Role.READ_ONLY: _READS,
@@ -119,8 +119,6 @@ def _keys_in(role: Role, pair: GroupKeys, *, recovers: bool) -> Iterable[str]:
         return
     spared = {"group"} if recovers or role in _LOOKS_AT_ALL else {"group", "stream_schedule"}
     yield from (_escape(getattr(pair, one.name)) for one in fields(pair) if one.name not in spared)
-    if role is Role.OPERATOR:  # `reaper groups forget` asks all groups of the stream, also unknown ones
-        yield _escape(pair.settings.removesuffix(pair.group)) + "*"
 
 
 def _keys_of_namespace(namespace: NamespaceKeys) -> Iterable[str]:

@@ -6,7 +6,7 @@ end (``docs/protocol.md``).
 
 import base64
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from redis.asyncio import Redis
@@ -16,8 +16,6 @@ from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
     DEAD_PREFIX,
     FIELD_CONSUMERS,
-    FIELD_TRACEPARENT,
-    FIELD_TRACESTATE,
     RESERVED_PREFIX,
     Pairs,
     entry_ms,
@@ -27,57 +25,39 @@ from workers.protocol.messages import (
     text,
     whole_number,
 )
+from workers.runtime.clock import server_ms
 
 PAGE = 100
 """Dead letters read at a time."""
 DELETE_BATCH = 500
-
-_TRACE_FIELDS = (FIELD_TRACEPARENT, FIELD_TRACESTATE)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """One dead letter. Other programs can write to the stream, so any field may be invalid. Times are server ms."""
 
-    entry_id: str
-    job_id: str
-    payload: Pairs
-    """The job's own fields, byte for byte, duplicates and order kept."""
-    deliveries: int
-    generation: int
-    first_ms: int
-    consumers: tuple[str, ...]
-    stream: str
+    id: str
+    job: str
     group: str
-    source_entry: str
+    """As ``stream/group``."""
+    entry: str
     """ID of the entry that was given up."""
     reason: str
     error: str
+    deliveries: int
+    generation: int
+    consumers: tuple[str, ...]
+    first_ms: int
     last_ms: int
     """Time of the last delivery."""
     at_ms: int
-    traceparent: str
-    tracestate: str
+    fields: Pairs
+    """The job's own fields, byte for byte, duplicates and order kept."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the document of ``-o json``. A value that is no UTF-8 is written as ``{"base64": …}``."""
-        return {
-            "id": self.entry_id,
-            "job": self.job_id,
-            "group": f"{self.stream}/{self.group}",
-            "entry": self.source_entry,
-            "reason": self.reason,
-            "error": self.error,
-            "deliveries": self.deliveries,
-            "generation": self.generation,
-            "consumers": list(self.consumers),
-            "first_ms": self.first_ms,
-            "last_ms": self.last_ms,
-            "at_ms": self.at_ms,
-            "traceparent": self.traceparent,
-            "tracestate": self.tracestate,
-            "fields": [[json_value(name), json_value(value)] for name, value in self.payload],
-        }
+        fields = [[json_value(name), json_value(value)] for name, value in self.fields]
+        return asdict(replace(self, fields=[])) | {"fields": fields}
 
 
 def json_value(value: bytes) -> str | dict[str, str]:
@@ -98,37 +78,34 @@ def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:
         return text(found.get(DEAD_PREFIX + name, b""))
 
     return DeadLetter(
-        entry_id=text(entry_id),
-        job_id=text(metadata.job_id),
-        payload=[pair for pair in pairs if not pair[0].startswith(RESERVED_PREFIX) and pair[0] not in _TRACE_FIELDS],
-        deliveries=metadata.deliveries,
-        generation=metadata.generation,
-        first_ms=metadata.first_ms,
-        consumers=tuple(name for name in text(found.get(FIELD_CONSUMERS, b"")).split(",") if name),
-        stream=end(b"stream"),
-        group=end(b"group"),
-        source_entry=end(b"entry"),
+        id=text(entry_id),
+        job=text(metadata.job_id),
+        group=f"{end(b'stream')}/{end(b'group')}",
+        entry=end(b"entry"),
         reason=end(b"reason"),
         error=end(b"error"),
+        deliveries=metadata.deliveries,
+        generation=metadata.generation,
+        consumers=tuple(name for name in text(found.get(FIELD_CONSUMERS, b"")).split(",") if name),
+        first_ms=metadata.first_ms,
         last_ms=whole_number(found.get(DEAD_PREFIX + b"last_ms"), 0),
         at_ms=whole_number(found.get(DEAD_PREFIX + b"at_ms"), entry_ms(entry_id)),
-        traceparent=text(found.get(FIELD_TRACEPARENT, b"")),
-        tracestate=text(found.get(FIELD_TRACESTATE, b"")),
+        fields=[pair for pair in pairs if not pair[0].startswith(RESERVED_PREFIX)],
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selected dead letters, by ID, or all that match ``reason`` and ``before_ms``."""
+    """Selected dead letters, by ID, or all that have ``reason`` and are old enough."""
 
     ids: tuple[str, ...] = ()
     reason: str | None = None
-    before_ms: int | None = None
-    """Only those that died before this server time."""
+    older_than_s: float | None = None
+    """How long ago the job was dead-lettered at least."""
 
-    def matches(self, letter: DeadLetter) -> bool:
+    def matches(self, letter: DeadLetter, now_ms: int) -> bool:
         """Tell whether a letter that was read belongs to the selection."""
-        is_old_enough = self.before_ms is None or letter.at_ms < self.before_ms
+        is_old_enough = self.older_than_s is None or letter.at_ms < now_ms - self.older_than_s * 1000
         return is_old_enough and (self.reason is None or letter.reason == self.reason)
 
 
@@ -140,16 +117,16 @@ def check_ids(ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))
 
 
-def choose(ids: Sequence[str], *, reason: str | None, everything: bool, has_age: bool = False) -> Selection:
+def choose(ids: Sequence[str], *, reason: str | None, everything: bool, older_than_s: float | None = None) -> Selection:
     """Return the selection by IDs and filters.
 
     Raises ConfigurationError if they select no letter, or contradict each other.
     """
-    ways = [bool(ids), reason is not None or has_age, everything]
+    ways = [bool(ids), reason is not None or older_than_s is not None, everything]
     if sum(ways) != 1:
         given = "IDs, filters and --all exclude each other" if any(ways) else "no dead letter is selected"
         raise ConfigurationError(f"{given}. Give IDs, or a filter such as --reason max_deliveries, or --all.")
-    return Selection(ids=check_ids(ids), reason=reason)
+    return Selection(check_ids(ids), reason, older_than_s)
 
 
 async def find(client: Redis, keys: GroupKeys, entry_id: str) -> DeadLetter | None:
@@ -166,15 +143,13 @@ async def select(client: Redis, keys: GroupKeys, selection: Selection) -> AsyncI
     for entry_id in selection.ids:
         if letter := await find(client, keys, entry_id):
             yield letter
-    if selection.ids:
-        return
-    newest: Any = await client.xrevrange(keys.dead, "+", "-", 1)
-    start = "-"
+    newest: Any = () if selection.ids else await client.xrevrange(keys.dead, "+", "-", 1)
+    start, now_ms = "-", await server_ms(client)
     while newest:
         rows: Any = await client.xrange(keys.dead, start, newest[0][0], PAGE)
         for row in rows:
             letter = read_dead_letter(*row)
-            if selection.matches(letter):
+            if selection.matches(letter, now_ms):
                 yield letter
         if len(rows) < PAGE:
             return

@@ -5,12 +5,10 @@ settings file.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.state import replica_of
 from reaper.replicas import read_replicas, read_watched
 from reaper.settings import WILDCARD, GroupSettings, ReaperSettings
@@ -19,8 +17,8 @@ from workers.protocol.calls.group_load import group_names
 from workers.protocol.errors import ConfigurationError, NotPossibleError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_pair
-from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
-from workers.protocol.messages import Redelivery, counted, text, told
+from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.messages import Redelivery, counted, text
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
@@ -33,8 +31,8 @@ FROM_START, FROM_NOW = "0", "$"
 async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
     """Create the group, and a stream that is missing. Return False if the group existed.
 
-    ``start`` is `FROM_START` or `FROM_NOW`. Raises ConfigurationError for a pattern, for a key of another type, and if
-    the user lacks the permission. Raises redis-py's errors.
+    ``start`` is `FROM_START` or `FROM_NOW`. Raises ConfigurationError for a pattern, and if the user lacks the
+    permission. Raises redis-py's errors.
     """
     if WILDCARD in keys.stream:
         raise ConfigurationError(f"cannot create {keys.pair!r}: it is a pattern. Write patterns in the settings file.")
@@ -43,11 +41,6 @@ async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
     except RedisError as error:
         if str(error).startswith("BUSYGROUP"):
             return False
-        if is_nothing_there(error):
-            raise ConfigurationError(
-                f"cannot create group {keys.pair!r}: key {keys.stream!r} is not a stream. Choose another name, or "
-                "remove the key."
-            ) from error
         if meaning_of(error) is Meaning.DENIED:
             raise ConfigurationError(
                 f"cannot create group {keys.pair!r}: permission denied. Ask an administrator to run "
@@ -101,51 +94,19 @@ class ForgetRefusedError(NotPossibleError):
     """The group cannot be forgotten now, and all keys stay. The message contains the first step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """The result of `forget`."""
+async def forget(client: Redis, keys: GroupKeys, *, namespace: str, journal_limit: int = DEFAULT_JOURNAL_MAXLEN) -> int:
+    """Remove the keys of a group, except dead letters and the journal. Return how many scheduled jobs became ready.
 
-    removed: tuple[str, ...]
-    """Keys that were there and are gone."""
-    kept: tuple[str, ...]
-    """Keys that stay: dead letters, or a journal that another group of the stream uses."""
-    made_ready: int
-    """Jobs that waited in the group's schedule and are ready now."""
-
-
-async def forget(
-    client: Redis,
-    keys: GroupKeys,
-    *,
-    namespace: str,
-    dead_letters: bool = False,
-    known: Iterable[GroupKeys] = (),
-    journal_limit: int = DEFAULT_JOURNAL_MAXLEN,
-) -> Forgotten:
-    """Remove the keys of a group. Scheduled jobs become ready first, so no job is lost.
-
-    ``known`` are other groups. The journal stays if one of them reads the same stream. Raises `ForgetRefusedError` and
-    redis-py's errors.
+    Raises `ForgetRefusedError` and redis-py's errors.
     """
-    found = await foreign_keys(client, [keys])
-    if found:
-        raise ForgetRefusedError(f"cannot forget the group: {found}. Rename one of them.")
     await _check_unserved(client, keys, namespace)
-    own = [keys.settings, keys.quarantine, keys.schedule, keys.retry, keys.journal, keys.dead]
-    before = [key for key in own if await client.exists(key)]
-    names = await group_names(client, keys.stream)
-    names |= {other.group for other in known if other.stream == keys.stream}
-    others = [group_keys(keys.stream, name).settings for name in sorted(names - {keys.group})]
-    words = GroupCalls(keys, journal_limit).spell(
-        keys.stream, Redelivery.STREAM, CALL_BYTES, int(dead_letters), more_keys=(keys.lease, *others)
-    )
+    words = GroupCalls(keys, journal_limit).spell(keys.stream, Redelivery.STREAM, CALL_BYTES, more_keys=(keys.lease,))
     script, code, detail, made_ready = load_script("reaper", "forget_group"), b"more", b"", 0
     while code == b"more":
         code, moved, detail = await script.run_idempotent(client, *words)
         made_ready += moved
-    _check_done(keys, text(code), told(detail), made_ready)
-    kept = tuple([key for key in before if await client.exists(key)])
-    return Forgotten(tuple(key for key in before if key not in kept), kept, made_ready)
+    _check_done(keys, text(code), text(detail), made_ready)
+    return made_ready
 
 
 async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> None:

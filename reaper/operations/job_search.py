@@ -262,9 +262,9 @@ async def _take_scheduled(client: Redis, job: FoundJob, schedule: str, found: Se
 async def _find_dead(client: Redis, job: FoundJob, depth: int) -> bool:
     async for row in _newest_first(client, job.keys.dead, depth, [job]):
         letter = read_dead_letter(*row)
-        if job.ids & {letter.job_id, letter.source_entry, letter.entry_id}:
-            job.place, job.source, job.entry_id = Place.DEAD, job.keys.dead, letter.entry_id
-            job.job_id, job.generation, job.first_ms = letter.job_id, letter.generation, letter.first_ms
+        if job.ids & {letter.job, letter.entry, letter.id}:
+            job.place, job.source, job.entry_id = Place.DEAD, job.keys.dead, letter.id
+            job.job_id, job.generation, job.first_ms = letter.job, letter.generation, letter.first_ms
             job.deliveries_before, job.reason, job.error = letter.deliveries, letter.reason, letter.error
             return True
     return False

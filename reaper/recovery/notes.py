@@ -179,7 +179,7 @@ class GroupNotes:
                     fields(
                         group=self._pair,
                         job=row.job_id,
-                        dead_letter=row.told,
+                        dead_letter=text(row.detail),
                         limit=self._group.max_deliveries,
                         consumer=row.consumer,
                         reason="max_deliveries",
@@ -194,7 +194,7 @@ class GroupNotes:
                 self.report.held += 1
                 logger.error(
                     "cannot redeliver an entry, retrying at the next full scan: %s",
-                    fields(group=self._pair, entry=row.entry_id, cause=explained(row.told)),
+                    fields(group=self._pair, entry=row.entry_id, cause=explained(text(row.detail))),
                 )
 
     def lost(self, report: Report) -> None:

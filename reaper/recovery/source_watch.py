@@ -16,7 +16,7 @@ from reaper.recovery.writer import GroupWriter
 from reaper.tasks import Chores
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.messages import Redelivery, in_order
+from workers.protocol.messages import Redelivery, entry_order
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
 
@@ -116,7 +116,7 @@ class SourceWatch:
         return 0
 
     async def _recover(self, due: Collection[bytes]) -> None:
-        result = await self._writer.recover(self._source, in_order(due, bytes))
+        result = await self._writer.recover(self._source, sorted(due, key=entry_order))
         if isinstance(result, Refusal):
             self._refused(result)
             if result.wait:  # these are tried when the wait is over, and other timers when they are due

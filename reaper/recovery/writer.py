@@ -16,7 +16,7 @@ from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind, read_refusal
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import whole_number
+from workers.protocol.messages import text, whole_number
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
@@ -61,7 +61,8 @@ class GroupWriter:
             return found
         rows = [*found.rows, *(Recovered(entry_id, Outcome.NOT_DUE, left_ms) for entry_id, left_ms in found.due_in_ms)]
         has_ended = any(row.outcome is not Outcome.HELD for row in found.rows)
-        layout = [row.told for row in rows if row.outcome is Outcome.HELD and row.told in LAYOUT_REFUSALS]
+        held = [text(row.detail) for row in rows if row.outcome is Outcome.HELD]
+        layout = [why for why in held if why in LAYOUT_REFUSALS]
         if layout and not has_ended:
             return Refusal(RefusalKind.REFUSED, layout[0])
         other = Outcome.PUT_OFF if found.next_page else Outcome.GONE

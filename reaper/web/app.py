@@ -3,9 +3,12 @@
 import base64
 import hashlib
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
+import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from starlette.requests import Request
@@ -14,13 +17,42 @@ from starlette.routing import BaseRoute, Route
 
 from reaper.operations.explanation import Explanation
 from reaper.operations.job_search import find_job
+from reaper.operations.judgement import as_json, judge
+from reaper.operations.snapshot import take_snapshot
+from reaper.operations.state import Snapshot
 from reaper.service import Reaper
-from reaper.web.overview import Overview
 from workers.protocol.address import shown_address
+from workers.runtime.clock import monotonic
 from workers.runtime.health_server import NO_STORE
 
+KEPT_S = 0.8
+"""How long one read of Redis serves all pages."""
 JOB_DEPTH = 10_000
 LONGEST_ID = 300
+
+
+class Overview:
+    """The data that the page polls. Used in one event loop."""
+
+    def __init__(self, client: Redis, reaper: Reaper) -> None:
+        self._client = client
+        self._reaper = reaper
+        self._looking = anyio.Lock()
+        self._looked_at = float("-inf")
+        self._found: Mapping[str, Any] = {}
+
+    async def look(self) -> Mapping[str, Any]:
+        """Return the document of ``reaper status -o json``. Raises redis-py's errors without contact."""
+        async with self._looking:
+            if monotonic() - self._looked_at > KEPT_S:
+                snapshot = await self.snapshot()
+                self._found, self._looked_at = as_json(snapshot, judge(snapshot)), monotonic()
+            return self._found
+
+    async def snapshot(self) -> Snapshot:
+        """Return the state of the groups, as ``reaper status`` reads it."""
+        settings = self._reaper.settings  # a reload changes them
+        return await take_snapshot(self._client, settings.namespace_keys, settings.groups, self._reaper.server)
 
 
 def page_routes(reaper: Reaper, client: Redis) -> list[BaseRoute]:

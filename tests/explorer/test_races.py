@@ -7,7 +7,7 @@ from hiredis import ReplyError
 
 from tests.explorer.board import V_MS, Board, fields_of
 from tests.explorer.hands import A, B, Hands
-from workers.protocol.scripts import script_text
+from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.contract
 BY_COPY = pytest.mark.parametrize("policy", ["stream", "retry-stream"])
@@ -154,8 +154,8 @@ def test_a_call_that_is_sent_again_after_its_consumer_was_deleted_is_rejected_an
         return hands.ack(A, entry, number=1) if verb == "ack" else hands.settle(A, verb, entry, number=1)
 
     assert say() in (1, [1])
-    script = script_text("workers.protocol", "delete_consumer")
-    assert hands.board.redis("EVAL", script, 2, "orders", hands.board.keys.settings, "billing", A) == [1]
+    script = load_script("workers.protocol", "delete_consumer").source
+    assert hands.board.redis("EVAL", script, 2, "orders", hands.board.keys.settings, "billing", A) == 1
     assert say() == [0]
     assert len(hands.read(B)) == left
 

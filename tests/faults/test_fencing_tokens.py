@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import Selection, select
-from reaper.operations.ready_again import How, Outcome, redrive
+from reaper.operations.ready_again import Outcome, ReadyAgain
 from tests.faults.reapers import Case, holding, nothing_left, quick_settings
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -73,8 +73,8 @@ async def test_tokens_grow_across_nack_hand_back_adoption_recovery_and_redrive(
         await deliveries.one_more(deliveries.worker(lambda: Retry(counts=False, delay=0)))  # an uncounted retry
         await deliveries.one_more(deliveries.worker(lambda: Retry(delay=0.05)))  # scheduled
         await deliveries.one_more(deliveries.worker(lambda: Reject("no")))  # dead …
-    letters = (letter.entry_id async for letter in select(client, KEYS, Selection()))
-    results = [one async for one in redrive(client, KEYS, letters, How())]
+    letters = [letter.id async for letter in select(client, KEYS, Selection())]
+    results = [one async for one in ReadyAgain(client, KEYS).redrive(letters)]
     assert [one.outcome for one in results] == [Outcome.DONE]  # … redriven
     await deliveries.one_more(deliveries.worker(Retry))
     await deliveries.one_more(deliveries.worker(lambda: Reject("no")))

@@ -8,8 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.judgement import judge
-from reaper.operations.lost_deliveries import forget_count, read_journal
-from reaper.operations.ready_again import How, Outcome, requeue
+from reaper.operations.ready_again import Outcome, ReadyAgain, forget_count, read_lost
 from reaper.operations.snapshot import take_snapshot
 from reaper.reasons import ProblemKind
 from reaper.replicas import GroupReport
@@ -23,7 +22,7 @@ from workers.protocol.calls.group_moves import MAINTAIN_GROUP, CleanupResult
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.events import EventName
 from workers.protocol.keys import MARKER_CONSUMER, group_keys, namespace_keys
-from workers.protocol.messages import Redelivery, text
+from workers.protocol.messages import text
 from workers.upkeep.cleanup import GroupCleanup
 
 pytestmark = pytest.mark.anyio
@@ -344,9 +343,8 @@ async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and
 
 async def requeue_lost(case: Case) -> int:
     """Give back the lost deliveries, as ``reaper groups requeue --lost`` does; return how many."""
-    told = await read_journal(case.client, case.keys, 0)
-    how = How(Redelivery.STREAM)
-    results = [one async for one in requeue(case.client, case.keys, list(told.lost), told.ended, how)]
+    lost, ended = await read_lost(case.client, case.keys, 0)
+    results = [one async for one in ReadyAgain(case.client, case.keys).requeue(lost, ended)]
     await forget_count(case.client, case.keys)
     return sum(result.outcome is Outcome.DONE for result in results)
 

@@ -388,18 +388,6 @@ async def test_a_replica_hands_a_group_over_with_its_rules_and_an_operator_drain
     assert await denials(client) == []
 
 
-async def test_an_operator_can_forget_a_group_beside_one_that_nobody_has_named(
-    scene: Scene, server: RedisServer
-) -> None:
-    await scene.client.execute_command("ACL", "LOG", "RESET")
-    await scene.client.xgroup_create(STREAM, "of-somebody-else")
-    await scene.client.delete(scene.keys.lease)
-    url = await let_in(scene.client, server, Role.OPERATOR)
-    answer = await run_command(url, "groups", "forget", KEYS.pair, "--yes")
-    assert answer.code == 0, answer.err
-    assert await denials(scene.client) == []
-
-
 # --- denied -------------------------------------------------------------------------------------------------
 
 EVERYBODY = [(role, REAPER) for role in Role] + [(Role.WORKER, EMBEDDED)]

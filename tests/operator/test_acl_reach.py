@@ -11,14 +11,14 @@ import pytest
 from reaper.operations.acl import Role, roles_in, rules_of
 from tests.scripts.test_contract import FOLDERS, each_script, read
 from tests.support.reach import scripts_reached
-from tests.support.rights import DIRECT, OTHER_SETTINGS, commands_of, keys_in_order, keys_of, scripts_of
+from tests.support.rights import DIRECT, commands_of, keys_in_order, keys_of, scripts_of
 from workers.protocol.keys import group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
 
 REAPER, EMBEDDED = RecoveryMode
 LOOKS = [
     "reaper.cli.status", "reaper.cli.explain", "reaper.cli.doctor",
-    "reaper.cli.dead_letters:list_", "reaper.cli.dead_letters:show_", "reaper.cli.watch:list_", "reaper.web.overview",
+    "reaper.cli.dead_letters:list_", "reaper.cli.dead_letters:show_", "reaper.cli.watch:list_", "reaper.web.app",
 ]  # fmt: skip
 PROGRAMS = {
     (Role.PRODUCER, REAPER): (["workers.producer", "workers.sync_producer"], []),
@@ -67,7 +67,7 @@ def test_every_role_has_programs() -> None:
 
 @each_script
 def test_every_key_that_a_header_describes_is_one_that_is_spelt_in_one_place(package: str, name: str) -> None:
-    spelt = {*_values(group_keys("orders", "billing")), *_values(stream_keys("orders")), OTHER_SETTINGS}
+    spelt = {*_values(group_keys("orders", "billing")), *_values(stream_keys("orders"))}
     assert keys_of(package, name) <= spelt | set(_values(namespace_keys("reaper")))
     header, _ = read(package, name)
     shared = 7 if "as in keys.lua" in header else 0  # one line names eight keys

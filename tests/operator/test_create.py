@@ -60,8 +60,7 @@ async def test_a_key_that_is_no_stream_is_a_sentence(reaper: Command, client: Re
     answer = await reaper("groups", "create", "orders/billing")
     assert answer.code == 2
     assert answer.err == (
-        "error: cannot create group 'orders/billing': key 'orders' is not a stream. "
-        "Choose another name, or remove the key.\n"
+        "error: orders holds a string, where a stream belongs: another program uses this name. Rename one of them.\n"
     )
 
 

@@ -14,7 +14,7 @@ from tests.support.servers import RedisServer
 from workers.protocol.connection import reader_client
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import pair_up, parse_read_reply, text
-from workers.runtime.printing import LONGEST_LINE
+from workers.runtime.printing import LONGEST_TEXT
 
 pytestmark = pytest.mark.anyio
 
@@ -34,12 +34,11 @@ async def test_list_shows_every_fact_of_a_dead_letter(scene: Scene, reaper: Comm
         "generation": 0,
         "consumers": ["w1"],
         "first_ms": int(entry_id(1).split("-")[0]),
-        "traceparent": "00-11-22-01",
-        "tracestate": "",
         "fields": [
             ["b", {"base64": base64.b64encode(b"\xff\x00\r\n\xc3(").decode()}],
             ["a", "1"],
             ["b", "again"],
+            ["traceparent", "00-11-22-01"],
         ],
     }
 
@@ -70,7 +69,7 @@ async def test_delete_finds_a_reason_among_many(scene: Scene, reaper: Command) -
     letters = await give_up_many(scene, 3)
     await reject(scene, "invalid")
     purged = await reaper("dead-letters", "delete", *PAIR, "--reason", "invalid", "--yes", "-o", "json")
-    assert purged.data == {"dry_run": False, "deleted": 1, "missing": []}
+    assert purged.data == {"deleted": 1, "missing": []}
     assert await ids_of(scene, scene.keys.dead) == letters
 
 
@@ -93,24 +92,16 @@ async def test_show_prints_the_payload_with_duplicates_in_order(scene: Scene, re
     assert f"job          {entry_id(1)}" in answer.out.splitlines()
 
 
-async def test_show_prints_no_more_than_anybody_reads_and_says_what_it_leaves_out(
-    client: Redis, reaper: Command
-) -> None:
+async def test_show_cuts_long_lines_and_says_so(client: Redis, reaper: Command) -> None:
     key = group_keys("orders", "billing").dead
-    fields = {b"bin": bytes(range(256)) * 4_000, b"text": "é".encode() * 5_000, b"n" * 5_000: b"v"}
-    many: dict[Any, Any] = {**fields, **{f"f{number}": "v" for number in range(500)}}
-    many |= {"reaper.dead.error": "E" * 100_000, "reaper.consumers": "c," * 50_000}
-    dead = text(await client.xadd(key, many))
+    fields: dict[Any, Any] = {b"bin": bytes(range(256)) * 4_000, "reaper.dead.error": "E" * 100_000}
+    dead = text(await client.xadd(key, fields))
 
     answer = await reaper("dead-letters", "show", *PAIR, dead)
-    assert max(map(len, answer.out.splitlines())) < LONGEST_LINE + 100
-    assert "(1,024,000 bytes in all: -o json prints them)" in answer.out
-    assert f'"{"é" * 999}… (10,000 bytes in all: -o json prints them)' in answer.out
-    assert answer.out.splitlines()[-1] == "  … and 303 more fields: -o json prints all"
+    assert max(map(len, answer.out.splitlines())) < LONGEST_TEXT + 100
     assert "E … (95" in answer.out
 
     whole = (await reaper("dead-letters", "show", *PAIR, dead, "-o", "json")).data
-    assert len(whole["fields"]) == 503
     assert base64.b64decode(whole["fields"][0][1]["base64"]) == fields[b"bin"]
 
 
@@ -144,7 +135,7 @@ async def test_an_ordinary_consumer_group_reads_dead_letters(scene: Scene, serve
     keys, reader = scene.keys, reader_client(server.url)
     await scene.client.xgroup_create(keys.dead, "morgue", "0")
     reply = await reader.execute_command("XREADGROUP", "GROUP", "morgue", "clerk", "STREAMS", keys.dead, ">")
-    ((_, entry, flat),) = parse_read_reply(reply)
+    ((_, entry, flat, *_),) = parse_read_reply(reply)
     await reader.aclose()
     assert flat is not None
     fields = pair_up(flat)
@@ -159,7 +150,7 @@ async def test_an_ordinary_consumer_group_reads_dead_letters(scene: Scene, serve
         *("reaper.dead.stream", "reaper.dead.group", "reaper.dead.entry", "reaper.dead.reason", "reaper.dead.error"),
         *("reaper.dead.last_ms", "reaper.dead.at_ms"),
     ]
-    assert read_dead_letter(entry, flat).entry_id == dead
+    assert read_dead_letter(entry, flat).id == dead
 
 
 async def test_redrive_by_id_tells_what_became_of_each(scene: Scene, reaper: Command) -> None:
@@ -247,24 +238,10 @@ async def test_delete_deletes_nothing_unless_it_is_confirmed(typed: str, scene: 
     assert await ids_of(scene, scene.keys.dead) == letters
 
 
-async def test_delete_says_beforehand_what_it_would_delete_and_neither_asks_nor_deletes(
-    scene: Scene, reaper: Command
-) -> None:
-    letters = await give_up_many(scene, 2)
-    before = await scene.state()
-    answer = await reaper("dead-letters", "delete", *PAIR, "--all", "--dry-run")
-    *lines, last = answer.out.splitlines()
-    assert ([line.split()[0] for line in lines], answer.err) == (letters, "")
-    assert last == "orders/billing: 2 dead letters would be deleted"
-    machines = await reaper("dead-letters", "delete", *PAIR, letters[0], "--dry-run", "--yes", "-o", "json")
-    assert machines.data == {"dry_run": True, "deleted": 1, "missing": []}
-    assert await scene.state() == before
-
-
 async def test_delete_with_yes_does_not_ask(scene: Scene, reaper: Command) -> None:
     await give_up_many(scene, 2)
     answer = await reaper("dead-letters", "delete", *PAIR, "--all", "--yes", "-o", "json")
-    assert (answer.data, answer.err) == ({"dry_run": False, "deleted": 2, "missing": []}, "")
+    assert (answer.data, answer.err) == ({"deleted": 2, "missing": []}, "")
     assert await ids_of(scene, scene.keys.dead) == []
 
 
@@ -278,7 +255,7 @@ async def test_delete_by_age_and_reason_leaves_what_is_young_or_different(scene:
         "dead-letters", "delete", *PAIR, "--older-than", "30d", "--reason", "invalid", "--yes", "-o", "json"
     )
     left = (await reaper("dead-letters", "list", *PAIR, "-o", "json")).data
-    assert answer.data == {"dry_run": False, "deleted": 1, "missing": []}
+    assert answer.data == {"deleted": 1, "missing": []}
     assert [(letter["id"] == young, letter["reason"]) for letter in left] == [(True, "invalid"), (False, "other")]
 
 
@@ -300,4 +277,4 @@ async def test_a_rate_is_a_number_above_0(rate: str, reaper: Command) -> None:
 def test_garbage_in_reserved_fields_reads_as_empty() -> None:
     flat = [b"reaper.deliveries", b"many", b"reaper.dead.at_ms", b"\xff", b"reaper.job", b"", b"x", b"y"]
     letter = read_dead_letter(b"5-0", flat)
-    assert (letter.job_id, letter.deliveries, letter.at_ms, letter.payload) == ("5-0", 0, 5, [(b"x", b"y")])
+    assert (letter.job, letter.deliveries, letter.at_ms, letter.fields) == ("5-0", 0, 5, [(b"x", b"y")])

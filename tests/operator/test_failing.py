@@ -209,13 +209,13 @@ async def test_help_that_cannot_be_written_is_a_sentence(line: str) -> None:
 async def test_a_redrive_that_fails_is_one_document_with_what_was_done(
     reaper: Command, client: Redis, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
-    async def fails(*_others: object) -> AsyncIterator[Result]:
+    async def fails(*_others: object, **_more: object) -> AsyncIterator[Result]:
         for number in range(done):
             yield Result(f"{number}-0", Outcome.DONE, "9-0", "job")
         raise ResponseError("NOPERM no more")
 
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
-    monkeypatch.setattr("reaper.cli.ready_again.redrive_letters", fails)
+    monkeypatch.setattr("reaper.cli.ready_again.ReadyAgain.redrive", fails)
     answer = await reaper("dead-letters", "redrive", KEYS.pair, "--all", "-o", "json")
     assert (answer.code, answer.err, answer.out.count("\n")) == (3, "", 1)
     assert (answer.data["status"], "NOPERM" in answer.data["error"]) == ("unreachable", True)

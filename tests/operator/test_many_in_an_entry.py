@@ -6,7 +6,6 @@ import pytest
 
 from reaper.operations.job_search import Place, find_job
 from reaper.recovery.lost import settled_in
-from reaper.web.overview import RecoveryFeed
 from tests.scripts.scene import Scene
 from workers.protocol.events import event_fields
 
@@ -47,13 +46,6 @@ async def test_a_job_is_found_in_either_by_its_id_and_by_its_entries(
     await _both(scene)
     found = await find_job(scene.client, scene.keys, wanted)
     assert (found.job_id, [event.event for event in found.events], found.place) == (job, events, Place.SETTLED)
-
-
-async def test_the_page_reads_recoveries_between_entries_of_many(scene: Scene) -> None:
-    await _both(scene)
-    feed = RecoveryFeed()
-    await feed.read(scene.client, scene.keys.journal)
-    assert [(event.event, event.job) for event in feed.events] == [("recovered", "5-1")]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,15 @@
 """Redriving: one script per batch, whole state before and after, and nothing redriven twice."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import PAGE, Selection, select
-from reaper.operations.ready_again import How, Outcome, Result, redrive
+from reaper.operations.ready_again import Outcome, ReadyAgain, Result
 from tests.conftest import StartProxy
 from tests.operator.dead import give_up, give_up_many, ids_of, redriven_often
 from tests.scripts.scene import HOLDER, TOO_MANY, Scene, entry_id
@@ -22,14 +23,10 @@ from workers.protocol.scripts import load_script
 pytestmark = pytest.mark.anyio
 
 
-async def _each(ids: Iterable[str]) -> AsyncIterator[str]:
-    for one in ids:
-        yield one
-
-
-async def _redrive(scene: Scene, *ids: str, how: How | None = None, client: Redis | None = None) -> list[Result]:
-    results = redrive(client or scene.client, scene.keys, _each(ids), how or How())
-    return [result async for result in results]
+async def _redrive(scene: Scene, *ids: str, client: Redis | None = None, **how: Any) -> list[Result]:
+    limit, dry_run = how.pop("journal_limit", 1_000), how.pop("dry_run", False)
+    ready_again = ReadyAgain(client or scene.client, scene.keys, journal_limit=limit, dry_run=dry_run)
+    return [result async for result in ready_again.redrive(ids, **how)]
 
 
 def _outcomes(results: Sequence[Result]) -> list[str]:
@@ -39,7 +36,7 @@ def _outcomes(results: Sequence[Result]) -> list[str]:
 async def test_a_redriven_job_is_the_next_generation_with_its_fields_byte_for_byte(scene: Scene) -> None:
     dead = await give_up(scene)
     await scene.client.delete(scene.keys.journal)
-    results = await _redrive(scene, dead, how=How(journal_limit=0))
+    results = await _redrive(scene, dead, journal_limit=0)
     user = ("b", "\xff\x00\r\n\xc3(", "a", "1", "b", "again", "traceparent", "00-11-22-01")
     ours = (
         *("reaper.job", entry_id(1), "reaper.deliveries", "0", "reaper.generation", "1"),
@@ -73,7 +70,7 @@ async def test_the_journal_tells_of_a_redrive(scene: Scene) -> None:
 async def test_no_journal_is_written_when_it_is_off(scene: Scene) -> None:
     dead = await give_up(scene)
     before = await show_journal(scene.client, scene.keys.journal)
-    await _redrive(scene, dead, how=How(journal_limit=0))
+    await _redrive(scene, dead, journal_limit=0)
     assert await show_journal(scene.client, scene.keys.journal) == before
 
 
@@ -88,7 +85,7 @@ async def test_a_second_redrive_of_the_same_id_does_nothing(scene: Scene) -> Non
 async def test_a_dry_run_decides_the_same_and_writes_nothing(scene: Scene) -> None:
     dead, looper = await give_up(scene), await redriven_often(scene, 5)
     before = await scene.state()
-    results = await _redrive(scene, dead, looper, "1-1", how=How(dry_run=True))
+    results = await _redrive(scene, dead, looper, "1-1", dry_run=True)
     assert _outcomes(results) == ["DONE", "LOOPED", "MISSING"]
     assert await scene.state() == before
 
@@ -103,7 +100,7 @@ async def test_the_loop_guard_leaves_jobs_that_were_redriven_too_often(scene: Sc
 
 async def test_without_the_loop_guard_every_generation_is_redriven(scene: Scene) -> None:
     looper = await redriven_often(scene, 500)
-    assert _outcomes(await _redrive(scene, looper, how=How(is_forced=True))) == ["DONE"]
+    assert _outcomes(await _redrive(scene, looper, force=True)) == ["DONE"]
 
 
 async def test_with_policy_retry_stream_jobs_go_to_the_groups_retry_stream(scene: Scene) -> None:
@@ -136,7 +133,7 @@ async def test_one_letter_that_cannot_be_copied_does_not_stop_the_others(scene: 
     words = (*TOO_MANY, "reaper.job", "huge")
     huge = (await scene.client.execute_command("XADD", scene.keys.dead, "*", *words)).decode()
     results = await _redrive(scene, huge, good)
-    assert [(result.outcome.name, result.job_id) for result in results] == [
+    assert [(result.outcome.name, result.job) for result in results] == [
         ("UNDELIVERABLE", "huge"),
         ("DONE", entry_id(1)),
     ]
@@ -164,7 +161,7 @@ async def test_large_letters_are_put_off_to_further_calls_and_all_arrive(scene: 
     results = await _redrive(scene, *letters)
     calls = await _script_calls(scene.client) - calls_before
     assert _outcomes(results) == ["DONE"] * 5
-    assert [result.entry_id for result in results] == letters
+    assert [result.id for result in results] == letters
     assert calls >= 3, "512 KiB a call"
 
 
@@ -191,7 +188,7 @@ async def test_a_lost_reply_redrives_nothing_twice(scene: Scene, server: RedisSe
 async def test_a_rate_spreads_the_redrive_over_time(scene: Scene) -> None:
     letters = await give_up_many(scene, 6)
     started = anyio.current_time()
-    await _redrive(scene, *letters, how=How(rate=20))
+    await _redrive(scene, *letters, rate=20)
     assert anyio.current_time() - started >= 4 / 20, "the third batch of two waits until 4 / rate"
 
 
@@ -199,6 +196,6 @@ async def test_a_selection_reads_each_letter_once_and_ends_with_what_was_there_w
     letters = [await redriven_often(scene, 1) for _ in range(2 * PAGE + 1)]
     seen = []
     async for letter in select(scene.client, scene.keys, Selection()):
-        seen.append(letter.entry_id)
+        seen.append(letter.id)
         await redriven_often(scene, 2)  # a job that dies again while the others are redriven
     assert seen == letters

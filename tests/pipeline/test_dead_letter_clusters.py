@@ -161,7 +161,5 @@ async def ingested(spark: SparkSession, client: Redis) -> Rows:
     dead = []
     for number, (entry_id, flat) in enumerate(rows):
         one, traceback = read_dead_letter(entry_id, flat), text(dict(pair_up(flat)).get(b"reaper.dead.traceback", b""))
-        dead.append(
-            letter(one.at_ms, error=one.error, reason=one.reason, traceback=traceback, id=one.entry_id, seq=number)
-        )
+        dead.append(letter(one.at_ms, error=one.error, reason=one.reason, traceback=traceback, id=one.id, seq=number))
     return clusters(spark, dead)

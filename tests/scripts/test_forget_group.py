@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from tests.scripts.scene import Scene, ready
 from workers.protocol.calls import GroupCalls
@@ -11,16 +12,14 @@ from workers.protocol.scripts import load_script
 pytestmark = pytest.mark.anyio
 
 
-async def forget(scene: Scene, *, dead_letters: bool = False, budget_bytes: int = 10**9) -> Any:
+async def forget(scene: Scene, *, budget_bytes: int = 10**9) -> Any:
     """Return code, jobs made ready, detail. No replica holds the group any more."""
     await scene.client.delete(scene.keys.lease)
-    return await _run(scene, dead_letters, budget_bytes)
+    return await _run(scene, budget_bytes)
 
 
-async def _run(scene: Scene, dead_letters: bool, budget_bytes: int) -> Any:
-    words = GroupCalls(scene.keys, 1_000).spell(
-        "orders", "stream", budget_bytes, int(dead_letters), more_keys=[scene.keys.lease]
-    )
+async def _run(scene: Scene, budget_bytes: int) -> Any:
+    words = GroupCalls(scene.keys, 1_000).spell("orders", "stream", budget_bytes, more_keys=[scene.keys.lease])
     return await load_script("reaper", "forget_group").run(scene.client, *words)
 
 
@@ -34,6 +33,7 @@ async def park(scene: Scene, count: int) -> list[str]:
 async def test_quarantined_jobs_become_ready_before_everything_of_ours_is_removed(scene: Scene) -> None:
     [job] = await park(scene, 1)
     assert await forget(scene) == [b"done", 1, b""]
+    await scene.client.delete(scene.keys.journal)
     assert await scene.state() == {"orders": {"entries": [("new-1", *ready(job, 2, "w1", "n", 1))], "billing": []}}
 
 
@@ -54,18 +54,25 @@ async def test_a_job_that_cannot_be_made_ready_is_not_forgotten(scene: Scene) ->
     assert await scene.state() == before
 
 
-async def test_dead_letters_are_removed_only_when_that_is_asked_for(scene: Scene) -> None:
+async def test_dead_letters_and_the_journal_stay(scene: Scene) -> None:
     added = await scene.doomed()
-    await scene.recover(added, journal=False)
-    assert await forget(scene) == [b"dead_letters", 0, 1]
-    assert sorted(await scene.state()) == ["orders", "{orders}:dead:billing"]
-    assert await forget(scene, dead_letters=True) == [b"done", 0, b""]
-    assert sorted(await scene.state()) == ["orders"]
+    await scene.recover(added)
+    assert await forget(scene) == [b"done", 0, b""]
+    assert sorted(await scene.state()) == ["orders", "{orders}:dead:billing", "{orders}:journal"]
+
+
+async def test_a_key_of_another_program_stops_it(scene: Scene) -> None:
+    await scene.client.set(scene.keys.quarantine, "theirs")
+    await scene.client.delete(scene.keys.lease)
+    before = await scene.state()
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await forget(scene)
+    assert await scene.state() == before
 
 
 async def test_a_replica_that_holds_the_group_stops_it(scene: Scene) -> None:
     before = await scene.state()
-    assert await _run(scene, False, 10**9) == [b"served", 0, before["{orders}:lease:billing"].encode()]
+    assert await _run(scene, 10**9) == [b"served", 0, before["{orders}:lease:billing"].encode()]
     assert await scene.state() == before
 
 

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from reaper.drill.promises import Execution
 from reaper.operations.drain import drain
 from reaper.operations.groups import forget, set_paused
-from reaper.operations.ready_again import How, redrive
+from reaper.operations.ready_again import ReadyAgain
 from reaper.service import Reaper
 from reaper.settings import GroupSettings, ReaperSettings
 from tests.simulation import plays
@@ -576,12 +576,7 @@ class Operators:
         client = commands_client(URL)
         try:
             rows: Any = await client.xrange(KEYS.dead)
-
-            async def ids() -> Any:
-                for entry_id, _ in rows:
-                    yield text(entry_id)
-
-            async for _ in redrive(client, KEYS, ids(), How()):
+            async for _ in ReadyAgain(client, KEYS).redrive([text(entry_id) for entry_id, _ in rows]):
                 pass
         finally:
             await client.aclose()

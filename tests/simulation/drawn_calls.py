@@ -306,8 +306,7 @@ def _pause(scene: Scene) -> None:
 
 
 def _forget(scene: Scene) -> None:
-    words = GROUP, 50, "stream", 100_000, scene.random.randrange(2)
-    scene.lead("forget_group", (*_names(KEYS.stream), KEYS.lease), *words)
+    scene.lead("forget_group", (*_names(KEYS.stream), KEYS.lease), GROUP, 50, "stream", 100_000)
 
 
 def _look(scene: Scene) -> None:

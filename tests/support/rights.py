@@ -48,7 +48,6 @@ DIRECT = {
     Role.OPERATOR: READING | {"xdel", "hdel", "zadd", "zrem"},
 }
 """Commands that each role runs outside of scripts. That they are all of them is seen with real users in test_acl.py."""
-OTHER_SETTINGS = "{orders}:group:*"
 _DESCRIBED_KEY = re.compile(r"^-- KEYS\[\d+…?\](.*)$", re.MULTILINE)
 _AS_IN_KEYS = re.compile(r"^-- KEYS\[1\] to KEYS\[8\] as in keys.lua.*$", re.MULTILINE)
 _CALL = re.compile(r"(?:redis\.p?call|\btry)\((?:redis\.call, )?'([A-Z]+)'(?:,\s*'([A-Z]+)')?")
@@ -69,7 +68,6 @@ KNOWN = {
     *_names(stream_keys("orders")),
     *_names(group_keys("orders", "billing")),
     *_names(namespace_keys("reaper")),
-    OTHER_SETTINGS,
 }
 """All keys, as headers spell them."""
 

@@ -109,7 +109,7 @@ async def test_nothing_is_wider_than_the_screen(
     tab = Tab(browser, busy)
     await _sized(tab, size, scheme)
     await tab.open("Degraded")
-    await tab.shows("recoveries", LONG)
+    await tab.shows("group-table", LONG)
     await _shoot(tab, name, tmp_path)
     assert await tab.run(lambda one: one.execute_script(TOO_WIDE)) == []
     assert await tab.run(lambda one: one.execute_script(SCROLLED)) == []

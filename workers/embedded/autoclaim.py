@@ -167,7 +167,7 @@ class Autoclaim(WorkerPart):
         match row.outcome:
             case Outcome.REDELIVERED:
                 self._reporter.recovered(
-                    job, **facts, idle_ms=row.idle_ms, new_entry=row.told, reason="visibility_timeout"
+                    job, **facts, idle_ms=row.idle_ms, new_entry=text(row.detail), reason="visibility_timeout"
                 )
             case Outcome.DEAD_LETTERED:
                 limit, error = (
@@ -175,7 +175,7 @@ class Autoclaim(WorkerPart):
                     "not settled within the visibility timeout",
                 )
                 self._reporter.write_dead_letter(
-                    job, limit=limit, **facts, reason="max_deliveries", error=error, dead_letter=row.told
+                    job, limit=limit, **facts, reason="max_deliveries", error=error, dead_letter=text(row.detail)
                 )
             case Outcome.LOST_PAYLOAD:
                 self._reporter.lost_payload(source.key, text(row.entry_id))
@@ -189,7 +189,7 @@ class Autoclaim(WorkerPart):
                         group=self._settings.keys.pair,
                         entry=row.entry_id,
                         consumer=row.consumer or "none (XNACK)",
-                        cause=explained(row.told),
+                        cause=explained(text(row.detail)),
                     ),
                 )
 

@@ -2,7 +2,7 @@
 
 A thread with a blocking connection does it, because a handler can block the event loop until its timeout. It extends
 queued and running deliveries every quarter of the visibility timeout. Without deliveries it also sends a heartbeat,
-because each one notes the beat of the group (``heartbeat.lua``). Not extended, and so recovered, are
+because each one notes the beat of the group (``9_beat.lua``). Not extended, and so recovered, are
 
 - a job that runs longer than its timeout,
 - all deliveries of the process while that job blocks the event loop, because none of them could be settled, and
@@ -42,7 +42,7 @@ from workers.loop.in_flight import ENDED, RUNNING, Delivery, Source
 from workers.protocol.calls import in_calls
 from workers.protocol.calls.moves import HeartbeatAnswer
 from workers.protocol.connection import COMMAND_TIMEOUT_S
-from workers.protocol.messages import in_order
+from workers.protocol.messages import entry_order
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
@@ -257,5 +257,5 @@ def first_beat_at(began: float, visibility_s: float) -> float:
 
 def _batches(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
     """Split deliveries into batches for calls."""
-    ordered = in_order(deliveries, lambda job: job.raw_entry_id)
+    ordered = sorted(deliveries, key=lambda job: entry_order(job.raw_entry_id))
     return in_calls(ordered, lambda job: job.payload_bytes, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)

@@ -31,7 +31,7 @@ from workers.settings import WorkerSettings
 logger = logging.getLogger(__name__)
 
 REFRESH_S = 30.0
-"""How often a worker reads the group settings. ``FORMER_MS`` in ``heartbeat.lua`` depends on it."""
+"""How often a worker reads the group settings. ``FORMER_MS`` in ``9_beat.lua`` depends on it."""
 OLD = 0.5
 """Part of the visibility timeout. A heartbeat that is older does not allow a job to begin."""
 STAND_BY_JITTER_S = 0.2

@@ -25,7 +25,7 @@ from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of, was_not_run
-from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, Redelivery, parse_claim_reply, parse_read_reply
+from workers.protocol.messages import CLAIM_READY_MS, ReadEntry, Redelivery, parse_read_reply
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
@@ -192,7 +192,7 @@ class Reader(WorkerPart):
         words += ["STREAMS", *(source.key for source in sources), *(">" for _ in sources)]
         reply = await self._connection.execute_command("XREADGROUP", *words)
         if claims:
-            deliveries = await self._ready_in_place(parse_claim_reply(reply), asked_at)
+            deliveries = await self._ready_in_place(parse_read_reply(reply), asked_at)
         else:
             deliveries = self._deliveries(reply, asked_at)
         self._planner.learn(len(deliveries))
@@ -214,11 +214,11 @@ class Reader(WorkerPart):
         by_key = self._by_key
         return [
             Delivery(source, entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)
-            for stream, entry_id, flat in parse_read_reply(reply)
+            for stream, entry_id, flat, *_ in parse_read_reply(reply)
             if entry_id not in (source := by_key[stream]).deliveries or not source.comes_again(entry_id, 1, asked_at)
         ]
 
-    async def _ready_in_place(self, entries: Sequence[ClaimedEntry], asked_at: float) -> list[Delivery]:
+    async def _ready_in_place(self, entries: Sequence[ReadEntry], asked_at: float) -> list[Delivery]:
         """Make deliveries of the reply of a read with CLAIM.
 
         An entry that we had in hand is taken from its handler: we were silent for so long that it was recovered.
@@ -229,12 +229,12 @@ class Reader(WorkerPart):
             source, times_delivered = self._by_key[entry.stream], entry.deliveries_before + 1  # rule W7
             is_ours = entry.idle_ms >= 0 and entry.entry_id not in source.kept
             if is_ours and not source.comes_again(entry.entry_id, times_delivered, asked_at):
-                job = self._membership.delivery(source, entry.entry_id, entry.fields, times_delivered, asked_at)
+                job = self._membership.delivery(source, entry.entry_id, entry.fields or (), times_delivered, asked_at)
                 job.has_unknown_wait = entry.deliveries_before > 0
                 deliveries.append(job)
         return deliveries
 
-    async def _give_back(self, taken: Sequence[ClaimedEntry]) -> None:
+    async def _give_back(self, taken: Sequence[ReadEntry]) -> None:
         """Give back deliveries of live workers, before anything else is read.
 
         After a step back of the server's clock, their delivery times lie in the future, and Redis takes them for old.

@@ -18,7 +18,7 @@ from workers.protocol.messages import first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic
 from workers.runtime.redis_failures import RedisFailures
-from workers.runtime.user_code import describe, log_failure
+from workers.runtime.user_code import describe
 
 logger = logging.getLogger("workers")
 
@@ -163,9 +163,7 @@ class Reporter:
     def exited(self, job: Job, error: BaseException) -> str:
         """Report that a handler raised SystemExit or KeyboardInterrupt, which ends the worker. Returns a sentence."""
         cause = describe(error)
-        log_failure(
-            logger, logging.ERROR, error, "a handler stopped the worker: %s", fields(**self._delivery(job), cause=cause)
-        )
+        logger.error("a handler stopped the worker: %s", fields(**self._delivery(job), cause=cause), exc_info=error)
         return f"the handler of job {on_one_line(job.id)} of {self._keys.pair} ended the worker: {on_one_line(cause)}"
 
     def left_running(self, jobs: Sequence[Job]) -> None:

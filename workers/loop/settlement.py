@@ -19,8 +19,8 @@ from workers.loop.notifier import Notifier
 from workers.protocol.calls.moves import Settled, SettleEntry, SettleResult
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.connection import drop_idle
-from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text, was_not_run
-from workers.protocol.messages import in_order
+from workers.protocol.meaning import Meaning, meaning_of, was_not_run
+from workers.protocol.messages import entry_order
 from workers.runtime.pauses import pause_s
 
 SETTLE_BATCH = 128
@@ -99,11 +99,6 @@ class Settlements(WorkerPart):
         while self._gathered >= self._capacity:
             await self._settled.wait()
 
-    async def wait_until_settled(self) -> None:
-        """Wait until every verdict is answered. `run` must be running."""
-        while self._gathered:
-            await self._settled.wait()
-
     # ---- the settler
 
     async def run(self) -> None:
@@ -162,7 +157,7 @@ class Settlements(WorkerPart):
         if not queue.are_acks:
             _cut(batch)
         del queue.waiting[: len(batch)]
-        return batch if queue.are_acks else in_order(batch, _entry_id)  # an ack has no use for neighbours
+        return batch if queue.are_acks else sorted(batch, key=_entry_order)  # an ack has no use for neighbours
 
     async def _send(self, queue: _VerdictQueue, batch: Sequence[Delivery]) -> Sequence[Settled] | None:
         """Return the results. None means that all are acknowledged."""
@@ -294,8 +289,8 @@ def _cut(batch: list[Delivery]) -> None:
 
 
 def _is_denied(settled: Settled) -> bool:
-    return settled.result is SettleResult.HELD and meaning_of_text(settled.detail) is Meaning.DENIED
+    return settled.result is SettleResult.HELD and meaning_of(settled.detail) is Meaning.DENIED
 
 
-def _entry_id(job: Delivery) -> bytes:
-    return job.raw_entry_id
+def _entry_order(job: Delivery) -> tuple[object, ...]:
+    return entry_order(job.raw_entry_id)

@@ -14,7 +14,6 @@ SCRIPTS = {
     "delete_consumer": ["workers/test_leaving", "workers/test_adoption", "workers/test_vanished"],
     "maintain_group": ["scripts/test_housekeeping", "faults/test_housekeeping"],
     "enqueue": ["scripts/test_enqueue", "workers/test_producer"],
-    "heartbeat": ["scripts/test_beat"],
 }
 """Of a script, where that is not the test that has its name."""
 

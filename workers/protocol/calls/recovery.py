@@ -5,7 +5,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from workers.protocol.calls import Taken
-from workers.protocol.messages import text, told
+from workers.protocol.messages import text
 
 START = "-"
 """The cursor in front of the first entry."""
@@ -48,11 +48,6 @@ class Recovered(NamedTuple):
     delivery_count: int = 0
     traced: Sequence[bytes] | None = None
     """Of a traced job: traceparent, tracestate and generation."""
-
-    @property
-    def told(self) -> str:
-        """The detail, for people."""
-        return told(self.detail)
 
 
 class Recovery(NamedTuple):

@@ -16,7 +16,6 @@
 
 --- @keys
 --- @prelude
---- @heartbeat
 
 local holder, token, budget = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local is_embedded, first, step, last = holder == '', 6, 1, #ARGV
@@ -26,9 +25,9 @@ if refusal then
   return refusal
 end
 open_for_copies()
-probe_heartbeat(source, group)
-local _, beat = note_beat(settings)
-local waits_ms = recovery_waits_ms(beat, at, in_force.visibility_ms)
+probe_heartbeat(source)
+note_beat(in_force)
+local waits_ms = recovery_waits_ms(in_force)
 
 local LONGEST_VISIBILITY_MS = 604800000 -- seven days: of what a job asks for itself
 local due_in, held, taken, bytes = {}, {}, {}, 0
@@ -53,6 +52,15 @@ local function read_payloads(low, high)
   end
 end
 
+-- Restarts the idle time of a delivery for which Redis reports 0. Either it was delivered just now, which changes nothing, or its delivery
+-- time lies in the future because the clock was set back, and Redis would report 0 until then. An entry without a payload is left alone:
+-- from Redis 7.0 on, XCLAIM would drop it from the pending entries list unseen.
+local function start_over(row)
+  if row[3] == 0 and entry_of(row[1]) then
+    redis.call('XCLAIM', source, group, row[2], 0, row[1], 'JUSTID')
+  end
+end
+
 local function look_at(row)
   local idle, rests = row[3], is_given_back(row)
   if row[2] == consumer and not rests then
@@ -63,7 +71,7 @@ local function look_at(row)
     due_in[#due_in + 1], due_in[#due_in + 2] = row[1], in_force.visibility_ms
     return
   elseif waits_ms > 0 then
-    return start_over(source, group, row)
+    return start_over(row)
   end
   local entry = (rests or idle >= in_force.visibility_ms) and (entries[row[1]] or entry_of(row[1]))
   local job, visibility = entry and open_job(row[1], entry[2]), in_force.visibility_ms
@@ -71,7 +79,7 @@ local function look_at(row)
     bytes, visibility = bytes + job.bytes, math.max(visibility, math.min(job.visibility_ms, LONGEST_VISIBILITY_MS))
   end
   if not rests and idle < visibility then
-    start_over(source, group, row) -- the call may come when recovery does not wait any more
+    start_over(row) -- the call may come when recovery does not wait any more
     due_in[#due_in + 1], due_in[#due_in + 2] = row[1], visibility - idle
     return
   end
@@ -127,7 +135,7 @@ else
   look_at_named()
 end
 if waits_ms > 0 then
-  return { 'waits', waits_ms, beat.gap }
+  return { 'waits', waits_ms, in_force.gap }
 end
 local broken = finish(in_force)
 if recovered > 0 then
