@@ -10,13 +10,11 @@ import anyio
 from anyio.abc import TaskStatus
 from redis.exceptions import RedisError
 
-from workers.embedded.autoclaim import Autoclaim
 from workers.embedded.upkeep import Upkeep
 from workers.loop.adoption import Adoption
 from workers.loop.context import WorkerContext
 from workers.loop.dispatch import Handlers
-from workers.loop.heartbeat import Heartbeat
-from workers.loop.heartbeat_thread import HeartbeatThread, MakeThread
+from workers.loop.heartbeat import Begin, Heartbeat, begin_thread
 from workers.loop.in_flight import Delivery
 from workers.loop.isolation import Isolation
 from workers.loop.reading import Reader
@@ -53,9 +51,9 @@ class WorkerProcess:
         settings: WorkerSettings,
         handlers: Handlers,
         callbacks: Callbacks[str],
-        make_thread: MakeThread = HeartbeatThread,
+        begin: Begin = begin_thread,
     ) -> None:
-        """``make_thread`` is for the heartbeat. Raises ConfigurationError if the handlers cannot run jobs."""
+        """``begin`` is for the heartbeat. Raises ConfigurationError if the handlers cannot run jobs."""
         calls = handlers.calls(settings)
         self.forced = False
         """Told to end at once, before everything was done."""
@@ -68,7 +66,7 @@ class WorkerProcess:
         self._context = context = WorkerContext.make(settings, callbacks)
         self._upkeep = Upkeep(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)
-        self._heartbeat = Heartbeat(context, make_thread)
+        self._heartbeat = Heartbeat(context, begin)
         isolation = Isolation(context.membership.both, lambda: context.membership.visibility_s)
         self._settlements = Settlements(context, isolation.have_settled)
         self._runner = Runner(context, calls, self._settlements, self._heartbeat, isolation, self._is_ending)
@@ -83,8 +81,7 @@ class WorkerProcess:
             if calls.batch_call_of
             else None,
         )
-        stalled = Autoclaim(context, self._upkeep.wake) if self._upkeep else None
-        self._reader = Reader(context, self._slots, self._adoption, stalled)
+        self._reader = Reader(context, self._slots, self._adoption)
 
     # ---- life
 

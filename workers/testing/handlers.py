@@ -184,7 +184,7 @@ def _delivery(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int
     reserved = [FIELD_JOB, encoded.job_id, FIELD_DELIVERIES, before, FIELD_COPIES, before]
     now_ms = time_ns() // 1_000_000
     timeout_s = settings.timeout.total_seconds() if settings.timeout else inf
-    source = Source(settings.stream, settings.stream, timeout_s, prove=answer)
+    source = Source(settings.stream, settings.stream, timeout_s, extend=answer)
     return Delivery(source, b"%d-0" % now_ms, [*encoded.words, *reserved], 1, limit, now_ms, monotonic())
 
 
