@@ -74,14 +74,17 @@ def may_be_late_ms(visibility_ms: int) -> int:
 
 
 def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) -> list[GroupReport]:
-    """Return the reports of the worst groups, the worst first."""
+    """Return the reports of the worst groups, the worst first, and then any others. Hot: most have no problem."""
+    noted, others = list[GroupReport](), list[GroupReport]()
+    for one in reports:
+        has_news = one.false_alarms or one.in_doubt or one.false_recoveries or kinds_of(one, at_ms)
+        (noted if has_news else others).append(one)
 
-    def rank(one: GroupReport) -> tuple[int, bool, int, int, str]:
+    def rank(one: GroupReport) -> tuple[int, int, int, str]:
         by_kind = min((_RANKS[kind] for kind in kinds_of(one, at_ms)), default=len(_RANKS))
-        is_remarkable = one.false_alarms or one.in_doubt or one.false_recoveries
-        return by_kind, not is_remarkable, -one.late_ms, -one.held, one.group
+        return by_kind, -one.late_ms, -one.held, one.group
 
-    return nsmallest(most, reports, key=rank)
+    return nsmallest(most, noted, key=rank) + others[: max(0, most - len(noted))]
 
 
 def count_patterns(

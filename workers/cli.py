@@ -18,7 +18,6 @@ from workers.protocol.messages import first_of
 from workers.runtime.event_loop import collect_seldom, run_in_loop
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import Program, errors_as_sentences, examples, help_end, log_options, settings_options
-from workers.runtime.printing import show_crashes
 from workers.settings import WorkerSettings
 from workers.telemetry.setup import exported
 from workers.worker import Worker
@@ -27,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 FORCED_EXIT = 1
 """Exit code if a second signal ended the worker before its jobs were settled."""
-IDLE_END_S = 0.5
-"""How long threads and tasks that have nothing to do may take to end."""
+END_S = 2.0
+"""How long threads, tasks and child processes that handlers left may take to end, once the worker has stopped."""
 FAILED_EXIT = 1
 """Exit code if a function of the program raised SystemExit or KeyboardInterrupt."""
 
@@ -41,7 +40,6 @@ FAILED_EXIT = 1
 @click.version_option(package_name="stream-reaper")
 def main() -> None:
     """Run workers that consume jobs from Redis Streams."""
-    show_crashes()
 
 
 @main.command(
@@ -93,12 +91,12 @@ async def _run(worker: Worker) -> None:
         code = FORCED_EXIT if worker.was_forced else 0
     finally:
         if worker.process and worker.process.has_joined:
-            threading.Thread(target=_end, args=(worker.process.left_s(), code), daemon=True).start()
+            threading.Thread(target=_end, args=(code,), daemon=True).start()
 
 
-def _end(left_s: float, code: int) -> None:
-    """End this process after ``left_s`` seconds. Python itself waits without end for threads, tasks and children."""
-    time.sleep(max(left_s, IDLE_END_S))
+def _end(code: int) -> None:
+    """End this process soon. Python itself waits without end for threads, tasks and children."""
+    time.sleep(END_S)
     logger.warning("process exits without waiting for threads, tasks and child processes of the program")
     sys.stdout.flush()
     logging.shutdown()

@@ -13,9 +13,8 @@ from workers.protocol.messages import (
     MAX_JOB_ID_BYTES,
     RESERVED_PREFIX,
     is_job_id,
-    text,
 )
-from workers.runtime.settings import Duration, delay_in_ms
+from workers.runtime.settings import Duration, duration_in_ms
 from workers.runtime.settings_errors import shown
 
 Word = str | bytes | int | float
@@ -42,9 +41,10 @@ class NewJob:
 def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> PackedJob:
     """Return ``job`` in the form in which it is sent to ``stream``. Raises InvalidJobError."""
     words = _encode_fields(job.fields)
-    for name, duration in ((FIELD_VISIBILITY_MS, job.visibility_timeout), (FIELD_TIMEOUT_MS, job.timeout)):
-        if duration is not None:
-            words += (name, b"%d" % _duration_ms(name, duration))
+    if job.visibility_timeout is not None:
+        words += (FIELD_VISIBILITY_MS, b"%d" % _duration_ms("visibility_timeout", job.visibility_timeout, 0.001))
+    if job.timeout is not None:
+        words += (FIELD_TIMEOUT_MS, b"%d" % _duration_ms("timeout", job.timeout, 0.001))
     chosen = job.job_id is not None
     job_id = _encode_job_id(job.job_id) if job.job_id is not None else uuid.uuid4().hex.encode()
     size = sum(map(len, words))
@@ -53,7 +53,7 @@ def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> 
             f"the job has {size} bytes, and {stream!r} takes at most {max_bytes}. Store large data elsewhere and "
             "enqueue a reference, or raise max_bytes."
         )
-    return PackedJob(job_id, chosen, _duration_ms(b"delay", job.delay or 0, least=0), words, size)
+    return PackedJob(job_id, chosen, _duration_ms("delay", job.delay or 0), words, size)
 
 
 def _encode_fields(fields: Fields) -> list[bytes]:
@@ -102,11 +102,8 @@ def _encode_job_id(job_id: str | bytes) -> bytes:
     return encoded
 
 
-def _duration_ms(name: bytes, duration: Duration, *, least: int = 1) -> int:
+def _duration_ms(name: str, duration: Duration, least_s: float = 0) -> int:
     try:
-        milliseconds = delay_in_ms(duration)
+        return duration_in_ms(name, duration, least_s)
     except ValueError as error:
-        raise InvalidJobError(f"{text(name)}: {error}.") from error
-    if milliseconds < least:
-        raise InvalidJobError(f"{text(name)} cannot be {shown(duration)}. Give a millisecond or more.")
-    return milliseconds
+        raise InvalidJobError(str(error)) from error

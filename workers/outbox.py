@@ -4,7 +4,7 @@ After a lost reply, the producer sends the same call again. The script recognize
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Generic, Self, TypeVar
 
@@ -13,14 +13,13 @@ from redis.exceptions import DataError, ResponseError
 from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob, encode_job
 from workers.protocol.calls import CALL_BYTES, in_calls
 from workers.protocol.calls.enqueueing import Enqueueing, PackedJob
-from workers.protocol.errors import ConfigurationError, InvalidJobError, StreamReaperError, UnreachableError
+from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 from workers.protocol.keys import stream_keys
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import counted, text
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
-from workers.runtime.settings import Duration, ProgramSettings, delay_in_ms, load_settings, to_ms
-from workers.runtime.settings_errors import shown
+from workers.runtime.settings import Duration, ProgramSettings, duration_in_ms, load_settings, to_ms
 
 DEFAULT_DEDUP_WINDOW = timedelta(minutes=10)
 RETRY_FOR_S = 15.0
@@ -59,22 +58,12 @@ class BaseProducer(Generic[ClientT]):
         dedup_window: Duration = DEFAULT_DEDUP_WINDOW,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
-        address: object = load_settings(ProgramSettings).redis_url if redis is None else redis
-        if not isinstance(address, str):
-            kind = type(redis)  # the value itself may hold a password
-            name = f"{kind.__module__}.{kind.__qualname__}"
-            raise ConfigurationError(f"{name} is not a Redis address. Give the producer a URL.")
-        self._address = address
+        self._address = load_settings(ProgramSettings).redis_url if redis is None else redis
         self._keys = stream_keys(stream)
         try:
-            self._window_ms = delay_in_ms(dedup_window)
+            self._window_ms = duration_in_ms("dedup_window", dedup_window, CALL_REMEMBERED.total_seconds())
         except ValueError as error:
-            raise ConfigurationError(f"dedup_window: {error}.") from error
-        if self._window_ms < to_ms(CALL_REMEMBERED):
-            raise ConfigurationError(
-                f"dedup_window {dedup_window!r} is too short, because calls are retried after a lost reply. Give at "
-                f"least {CALL_REMEMBERED.total_seconds():.0f} seconds."
-            )
+            raise ConfigurationError(str(error)) from error
         self._max_bytes = max_bytes
         self._client = self._connect()
 
@@ -90,8 +79,6 @@ class BaseProducer(Generic[ClientT]):
     def _pack(self, jobs: Iterable[NewJob | Fields]) -> list[PackedJob]:
         """Return ``jobs`` as they are sent. Raises InvalidJobError."""
         stream, most = self.stream, self._max_bytes
-        if isinstance(jobs, Mapping | str | bytes):
-            raise InvalidJobError(f"{shown(jobs)} is not a list of jobs. Give a list.")
         return [encode_job(job if isinstance(job, NewJob) else NewJob(job), stream, most) for job in jobs]
 
     def _calls(self, jobs: Iterable[PackedJob]) -> "Iterator[EnqueueCall]":
@@ -105,37 +92,39 @@ class EnqueueCall:
     """Jobs that are enqueued together, all or none. The call is repeated until Redis answers, or for `RETRY_FOR_S`."""
 
     def __init__(self, request: Enqueueing) -> None:
-        self.request = request
-        """What is sent, each time the same."""
+        self._request = request
         self._give_up_at = monotonic() + RETRY_FOR_S
         self._failures = 0
+        self._error: Exception | None = None
+
+    @property
+    def request(self) -> Enqueueing:
+        """The same message each time. Raises UnreachableError after `RETRY_FOR_S`."""
+        if monotonic() > self._give_up_at:
+            raise self._unknown(self._error or TimeoutError(f"no answer for {RETRY_FOR_S:.0f} s"))
+        return self._request
 
     def ids(self, added: Sequence[bool]) -> list[JobId]:
         """Return the IDs of the jobs. ``added`` says for each job whether this call has added it."""
-        jobs = self.request.jobs
+        jobs = self._request.jobs
         return [JobId(text(job.job_id), is_new=is_new) for job, is_new in zip(jobs, added, strict=True)]
 
-    def pause_after(self, error: Exception) -> float | None:
-        """Return the pause before the call is sent again, or None where Redis refused it. Raises UnreachableError."""
-        if isinstance(error, (StreamReaperError, DataError)):  # redis-py raises DataError before it sends
-            return None
+    def pause_after(self, error: Exception) -> float:
+        """Return the pause before the call is sent again. Raises what the caller of the producer gets."""
         if not is_contact_error(error):
-            if isinstance(error, ResponseError):
-                return None
-            raise self._unknown(error) from error
-        self.give_up_in_time(error)
+            if isinstance(error, (StreamReaperError, ResponseError, DataError)):  # a DataError comes before sending
+                raise error
+            raise self._unknown(error)
+        self._error = error
         self._failures += 1
         return pause_s(self._failures)
 
-    def give_up_in_time(self, error: Exception) -> None:
-        """Raise UnreachableError, because of ``error``, where it was sent again for long enough."""
-        if monotonic() > self._give_up_at:
-            raise self._unknown(error) from error
-
-    def _unknown(self, error: Exception) -> UnreachableError:
-        jobs = self.request.jobs
-        return UnreachableError(
-            f"cannot confirm {counted(len(jobs), 'job')} of {self.request.keys.stream!r}, of which the first is "
-            f"{text(jobs[0].job_id)}: {str(error) or type(error).__name__}. If they have job_ids of your own, "
+    def _unknown(self, cause: Exception) -> UnreachableError:
+        jobs = self._request.jobs
+        error = UnreachableError(
+            f"cannot confirm {counted(len(jobs), 'job')} of {self._request.keys.stream!r}, of which the first is "
+            f"{text(jobs[0].job_id)}: {str(cause) or type(cause).__name__}. If they have job_ids of your own, "
             "enqueue them again: none is added twice."
         )
+        error.__cause__ = cause
+        return error

@@ -21,7 +21,6 @@ from workers.outbox import BaseProducer, EnqueueCall, JobId
 from workers.protocol.calls.enqueueing import enqueue
 from workers.protocol.connection import commands_client, drop_idle
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.meaning import is_contact_error
 from workers.runtime.event_loop import require_asyncio
 from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
@@ -47,8 +46,6 @@ class Producer(BaseProducer[Redis]):
 
     _turns: asyncio.Semaphore
     _loop: asyncio.AbstractEventLoop | None = None
-    _lost: Exception | None = None
-    """The reason why the latest call got no answer; None = it got one."""
 
     def _connect(self) -> Redis:
         self._turns = asyncio.Semaphore(MAX_CALLS)
@@ -77,6 +74,8 @@ class Producer(BaseProducer[Redis]):
         timeout: Duration | None = None,
     ) -> JobId:
         """Enqueue one job, and return its ID, which says whether the job is new.
+
+        It waits for its turn and for Redis. During an outage it gives up after about 15 seconds.
 
         Args:
             fields: The fields of the job, a mapping or pairs.
@@ -123,17 +122,8 @@ class Producer(BaseProducer[Redis]):
         while True:
             try:
                 async with self._turns:
-                    if self._lost is not None:
-                        call.give_up_in_time(self._lost)  # one call has found it out, so the others do not wait
-                    added = await enqueue(self._client, call.request)
-            except Exception as error:
-                if is_contact_error(error):
-                    self._lost = error
+                    return call.ids(await enqueue(self._client, call.request))
+            except Exception as error:  # noqa: BLE001 - raised again, unless it is an outage
                 pause = call.pause_after(error)
-                if pause is None:
-                    raise
                 await drop_idle(self._client, error)
                 await anyio.sleep(pause)
-            else:
-                self._lost = None
-                return call.ids(added)

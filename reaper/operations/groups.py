@@ -18,7 +18,7 @@ from workers.protocol.errors import ConfigurationError, NotPossibleError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_pair
 from workers.protocol.meaning import Meaning, meaning_of
-from workers.protocol.messages import Redelivery, counted, text, told
+from workers.protocol.messages import Redelivery, counted, text
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
@@ -105,7 +105,7 @@ async def forget(client: Redis, keys: GroupKeys, *, namespace: str, journal_limi
     while code == b"more":
         code, moved, detail = await script.run_idempotent(client, *words)
         made_ready += moved
-    _check_done(keys, text(code), told(detail), made_ready)
+    _check_done(keys, text(code), text(detail), made_ready)
     return made_ready
 
 
@@ -117,7 +117,7 @@ async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> Non
         if replica.is_live(now) and keys.pair in watched.get(replica.id, ()):
             raise ForgetRefusedError(
                 f"cannot forget {keys.pair}: replica {replica.id} of namespace {namespace!r} still watches it. Remove "
-                "the group from its settings (SIGHUP reloads them), or stop it."
+                "the group from its settings and restart it, or stop it."
             )
 
 

@@ -18,7 +18,7 @@ from workers.protocol.calls import CALL_BYTES, GroupCalls
 from workers.protocol.errors import NotPossibleError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, ENDS, EventName, events_of
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import Redelivery, is_entry_id, text, told
+from workers.protocol.messages import Redelivery, is_entry_id, text
 from workers.protocol.scripts import load_script
 
 READY_AGAIN = load_script("reaper", "ready_again")
@@ -139,7 +139,7 @@ class ReadyAgain:
                     continue
                 if outcome is Outcome.MISSING and was_lost:
                     outcome = Outcome.UNKNOWN
-                yield Result(entry_id, outcome, told(detail), text(job))
+                yield Result(entry_id, outcome, text(detail), text(job))
             ids = put_off
 
 

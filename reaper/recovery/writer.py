@@ -3,7 +3,7 @@
 The calls that embedded workers make, too, are in `workers.protocol.calls`. They take the holder's authority.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind, read_refusal
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import whole_number
+from workers.protocol.messages import text, whole_number
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 REPORT_LOST = load_script("reaper", "report_lost")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GroupWriter:
     """Writes of one term in one group. All methods raise what redis-py raises; all are fenced."""
 
@@ -61,12 +61,16 @@ class GroupWriter:
             return found
         rows = [*found.rows, *(Recovered(entry_id, Outcome.NOT_DUE, left_ms) for entry_id, left_ms in found.due_in_ms)]
         has_ended = any(row.outcome is not Outcome.HELD for row in found.rows)
-        layout = [row.told for row in rows if row.outcome is Outcome.HELD and row.told in LAYOUT_REFUSALS]
+        held = [text(row.detail) for row in rows if row.outcome is Outcome.HELD]
+        layout = [why for why in held if why in LAYOUT_REFUSALS]
         if layout and not has_ended:
             return Refusal(RefusalKind.REFUSED, layout[0])
         other = Outcome.PUT_OFF if found.next_page else Outcome.GONE
         named = {row.entry_id for row in rows}
         return rows + [Recovered(entry_id, other) for entry_id in entry_ids if entry_id not in named]
+
+    def gone(self, entry_ids: Iterable[bytes]) -> None:
+        """Learn which deliveries are not pending any more, and not by us. Only an observer counts them."""
 
     async def move_due(self) -> DueMoves | Refusal:
         """Make due jobs ready, and release a quarantined job if it may be released."""

@@ -66,10 +66,8 @@ async def test_a_worker_settles_extends_and_holds(moves: Moves, board: Board, cl
 async def test_what_a_lost_reply_has_brought_is_found(moves: Moves, board: Board, client: Redis) -> None:
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     page, found = await moves.adopt(client, STREAM, ids[:1], owner=A, most=1)
-    assert (page, [(one.entry_id, one.times, one.flat) for one in found]) == (
-        "(" + ids[1].decode(),
-        [(ids[1], 1, [b"n", b"1"])],
-    )
+    [((entry_id, flat), times)] = found
+    assert (page, entry_id, flat, times) == ("(" + ids[1].decode(), ids[1], [b"n", b"1"], 1)
 
 
 async def test_the_holder_recovers_and_moves_what_is_due(group_moves: GroupMoves, board: Board, client: Redis) -> None:
@@ -88,7 +86,7 @@ async def test_the_holder_recovers_and_moves_what_is_due(group_moves: GroupMoves
     assert await other.move_due(client) == Refusal(RefusalKind.STALE, LEASE)
 
 
-async def test_a_walker_takes_what_it_has_room_for(
+async def test_an_embedded_worker_recovers_by_the_page(
     group_moves: GroupMoves, board: Board, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.protocol.calls.group_moves.PAGE", 2)
@@ -96,10 +94,7 @@ async def test_a_walker_takes_what_it_has_room_for(
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     board.age()
     walker = replace(group_moves, authority=NO_LEASE)
-    page = await walker.recover_page(client, STREAM, room=1, consumer=B, page="-")
+    page = await walker.recover_page(client, STREAM, consumer=B, page="-")
     assert isinstance(page, Recovery)
-    assert (page.next_page, [(one.entry_id, one.times) for one in page.taken]) == (
-        "(" + ids[1].decode(),
-        [(ids[0], 2)],
-    )
+    assert (page.next_page, [row.entry_id for row in page.rows]) == ("(" + ids[1].decode(), ids[:2])
     assert await replace(walker, journal_limit=0).move_due(client) == DueMoves()

@@ -14,7 +14,7 @@ from tests.support.servers import RedisServer
 from workers.protocol.connection import reader_client
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import pair_up, parse_read_reply, text
-from workers.runtime.printing import LONGEST_LINE
+from workers.runtime.printing import LONGEST_TEXT
 
 pytestmark = pytest.mark.anyio
 
@@ -98,7 +98,7 @@ async def test_show_cuts_long_lines_and_says_so(client: Redis, reaper: Command) 
     dead = text(await client.xadd(key, fields))
 
     answer = await reaper("dead-letters", "show", *PAIR, dead)
-    assert max(map(len, answer.out.splitlines())) < LONGEST_LINE + 100
+    assert max(map(len, answer.out.splitlines())) < LONGEST_TEXT + 100
     assert "E … (95" in answer.out
 
     whole = (await reaper("dead-letters", "show", *PAIR, dead, "-o", "json")).data
@@ -135,7 +135,7 @@ async def test_an_ordinary_consumer_group_reads_dead_letters(scene: Scene, serve
     keys, reader = scene.keys, reader_client(server.url)
     await scene.client.xgroup_create(keys.dead, "morgue", "0")
     reply = await reader.execute_command("XREADGROUP", "GROUP", "morgue", "clerk", "STREAMS", keys.dead, ">")
-    ((_, entry, flat),) = parse_read_reply(reply)
+    ((_, entry, flat, *_),) = parse_read_reply(reply)
     await reader.aclose()
     assert flat is not None
     fields = pair_up(flat)

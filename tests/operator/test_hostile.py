@@ -3,8 +3,6 @@
 import base64
 import json
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ from tests.scripts.scene import Scene, entry_id
 from tests.support.hostile import EVIL, EVIL_BYTES, EVIL_NAME, forged_lines, raw_characters
 from tests.support.servers import RedisServer
 from workers.protocol.keys import group_keys
-from workers.runtime.printing import LONGEST_LINE, _show_crash, printable, styled
+from workers.runtime.printing import LONGEST_TEXT, printable, styled
 
 pytestmark = pytest.mark.anyio
 
@@ -202,31 +200,11 @@ def test_a_line_is_one_line_and_only_our_colours_are_colours() -> None:
     assert printable("\ud800\udcff \u202e") == "\\ud800\\udcff \\u202e"
 
 
-def test_a_line_is_no_longer_than_anybody_reads() -> None:
-    long = styled("x" * LONGEST_LINE, "bold") + "y" * 10 + styled("z" * 1_000, "red")
-    shown = printable(long)
-    assert [shown.count(character) for character in "xyz"] == [LONGEST_LINE, 0, 0]
-    assert " … (1010 more characters)" in shown
-    assert shown.endswith("\x1b[0m")
-    assert printable("x" * LONGEST_LINE) == "x" * LONGEST_LINE
-    assert printable(long, None).count("z") == 1_000
-
-
-def test_the_numbers_of_standard_places_are_kept_where_these_are_closed() -> None:
-    look = "from workers.runtime.printing import prepare_outputs as keep; import os; keep(); print(os.dup(0) > 2)"
-    for closed in ("0<&-", "2>&-", "0<&- 2>&-"):
-        shell = f'exec "$0" -c "$1" {closed}'
-        done = subprocess.run(
-            ["/bin/sh", "-c", shell, sys.executable, look], capture_output=True, text=True, check=True
-        )
-        assert done.stdout == "True\n"
-
-
-def test_a_crash_is_told_in_escapes(capsys: pytest.CaptureFixture[str]) -> None:
-    _show_crash(ValueError, ValueError(EVIL), None)
-    printed = capsys.readouterr().err
-    assert "ValueError: \\x1b]0;owned" in printed
-    assert (raw_characters(printed), forged_lines(printed)) == (set(), [])
+def test_long_text_is_cut() -> None:
+    long = styled("x" * (LONGEST_TEXT + 10), "bold")
+    assert printable(long) == f"\x1b[1m{'x' * LONGEST_TEXT} … (10 more characters)\x1b[0m"
+    assert printable("x" * LONGEST_TEXT) == "x" * LONGEST_TEXT
+    assert printable(long, whole=True).count("x") == LONGEST_TEXT + 10
 
 
 def test_the_pipeline_prints_in_escapes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import click
 import pytest
 from anyio.abc import SocketStream
 from redis.asyncio import Redis
@@ -57,13 +58,13 @@ async def _interrupted(processes: Processes, name: str) -> tuple[int, str]:
 
 
 async def test_a_command_that_waits_ends_without_a_word(processes: Processes) -> None:
-    assert await _interrupted(processes, "reaper status") == (INTERRUPTED_EXIT, "")
+    assert await _interrupted(processes, "reaper status") == (INTERRUPTED_EXIT, "\n")
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ASKING)
 async def test_every_command_does(processes: Processes, name: str) -> None:
-    assert await _interrupted(processes, name) == (INTERRUPTED_EXIT, "")
+    assert await _interrupted(processes, name) == (INTERRUPTED_EXIT, "\n")
 
 
 async def test_a_redrive_that_is_cut_short_says_what_was_done(
@@ -83,7 +84,7 @@ async def test_a_redrive_that_is_cut_short_says_what_was_done(
     running.interrupt()
     assert await running.wait() == INTERRUPTED_EXIT
     assert " redriven" in running.output
-    assert running.output.count("\n") == 1
+    assert running.output.strip().count("\n") == 0
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def _typed_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_typed_ctrl_c")
 def test_ctrl_c_is_no_answer_to_a_question() -> None:
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(click.Abort):
         confirm("Remove it?")
 
 

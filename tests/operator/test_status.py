@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 async def _healthy(scene: Scene) -> None:
     now = await scene.now_ms()
     await scene.set_settings(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper", recovered=12)
-    report = a_report(last_scan_ms=now - 200, timers=4, next_due_ms=9_000, recovered=5)
+    report = a_report(last_scan_ms=now - 200, timers=4, recovered=5)
     await hold(scene.client, report, now_ms=now)
 
 

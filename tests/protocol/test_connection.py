@@ -447,7 +447,7 @@ async def test_why_a_server_turns_new_clients_away_is_told_though_its_word_is_lo
 
 
 async def test_what_the_server_is_is_returned(server: RedisServer, client: Redis) -> None:
-    assert str(await check_server(client, server.url)) == shown(server.binary)
+    assert await check_server(client, server.url) == shown(server.binary)
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
@@ -471,14 +471,12 @@ async def test_a_wrong_password_is_said_and_not_shown(start_server: StartServer)
 @pytest.mark.parametrize(
     ("says", "objection"),
     [
-        ({"redis_version": "6.0.16"}, r"Redis 6\.0\.16 at 'redis://host' is older than 6\.2, "),
+        ({"redis_version": "6.0.16"}, r"Redis 6\.0\.16 is older than 6\.2, "),
         ({"redis_version": "6.1.240"}, r"Redis 6\.1\.240 .* older than 6\.2"),
         ({"redis_version": "7.2.4", "valkey_version": "7.1.9"}, r"Valkey 7\.1\.9 .* older than 7\.2"),
-        ({"redis_version": "7.0.0"}, r"Redis 7\.0\.0 at 'redis://host' crashes when .* \(CVE-2022-31144\)\. Upgrade"),
-        ({"redis_version": "7.0.3"}, r"Redis 7\.0\.3 .* crashes when"),
         ({"tcp_port": "6379"}, "contains no version"),
     ],
-    ids=["Redis 6.0", "a release candidate of 6.2", "Valkey", "Redis 7.0.0", "Redis 7.0.3", "neither"],
+    ids=["Redis 6.0", "a release candidate of 6.2", "Valkey", "neither"],
 )
 async def test_a_server_that_cannot_be_used_is_refused(
     says: dict[str, str], objection: str, client: Redis, monkeypatch: pytest.MonkeyPatch
@@ -503,7 +501,7 @@ async def test_a_server_that_cannot_be_used_is_refused(
     ],
 )
 def test_a_server_is_called_what_it_is(says: dict[str, str], release: str) -> None:
-    assert str(release_of(says)) == release
+    assert release_of(says) == release
 
 
 @pytest.mark.parametrize(

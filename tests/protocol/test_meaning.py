@@ -65,16 +65,16 @@ def test_what_the_server_does_not_know(error: ResponseError, expected: bool) -> 
     [
         (
             "unknown command 'XINFO', with args beginning with: 'STREAM' 'secret' ",
-            "the server does not know XINFO: it was renamed",
+            "unknown command 'XINFO'",
         ),
-        ("unknown command `TIME`, with args beginning with: ", "the server does not know TIME: it was renamed"),
+        ("unknown command `TIME`, with args beginning with: ", "unknown command `TIME`"),
         (
             "Unknown command called from script script: on @user_script:51.",
-            "the server does not know a command of a script",
+            "Unknown command called from script",
         ),
         (
             "Error running script (call to f_1): @user_script:3: Unknown Redis command called from Lua script",
-            "the server does",
+            "Unknown Redis command called from Lua script",
         ),
         ("syntax error", "syntax error"),
     ],
@@ -82,8 +82,7 @@ def test_what_the_server_does_not_know(error: ResponseError, expected: bool) -> 
 )
 def test_a_command_that_the_server_does_not_know_is_named_and_its_arguments_are_not(said: str, expected: str) -> None:
     words = in_words(ResponseError(said))
-    assert words.startswith(expected)
-    assert "secret" not in words
+    assert words == expected
 
 
 @pytest.mark.anyio
@@ -175,7 +174,9 @@ def test_nobody_else_looks_for_the_codes_of_errors() -> None:
         "ERR ACL failure in script: User worker has no permissions to run the 'xadd' command",
     ],
 )
-def test_where_redis_keeps_to_itself_which_right_is_missing_people_are_told_who_names_it(said: object) -> None:
+def test_where_redis_keeps_to_itself_which_right_is_missing_people_are_told_who_names_it(
+    said: ResponseError | str,
+) -> None:
     told = in_words(said)
     assert told.startswith(str(said).partition(" script: 5f")[0])
     assert told.endswith(" (see `ACL LOG` of the server; `reaper acl` prints the permissions to grant)")

@@ -17,7 +17,7 @@ def numbers_of(told: type) -> dict[str, st.SearchStrategy[int]]:
     return {one.name: wholes for one in fields(told) if one.type == Whole}
 
 
-reports = st.builds(GroupReport, next_due_ms=st.none() | wholes, **numbers_of(GroupReport))
+reports = st.builds(GroupReport, **numbers_of(GroupReport))
 
 
 @given(st.builds(Replica, groups=st.dictionaries(st.text(), reports, max_size=3), **numbers_of(Replica)))

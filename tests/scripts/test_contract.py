@@ -13,7 +13,7 @@ from workers.protocol.scripts import load_script, script_text
 PRELUDE = "prelude"
 KEYS = "--- @keys"
 """Scripts that move jobs: this part describes their first eight keys and two arguments."""
-SHARED = {PRELUDE, "heartbeat", "keys"}
+SHARED = {PRELUDE, "keys"}
 FOLDERS = {
     "workers.protocol": ROOT / "workers/protocol/lua",
     "reaper": ROOT / "reaper/lua",

@@ -95,7 +95,7 @@ async def test_without_memory_nothing_is_enqueued_and_nothing_remembered(scene: 
 async def test_a_key_that_holds_something_else_refuses_the_whole_call(client: Redis, key: str) -> None:
     await client.set(key, "foreign")
     scene = Scene(client)
-    with pytest.raises(ResponseError, match="holds something else"):
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
         await scene.enqueue(("a", 0), ("b", 60_000))
     assert await scene.state() == {key: "foreign"}
 

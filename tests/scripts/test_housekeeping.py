@@ -143,7 +143,7 @@ async def test_while_recovery_waits_nobody_is_silent_and_no_word_has_ended(scene
     """Else after a step of the clock a worker that holds nothing has no word with its next job (seed 5100314)."""
     await scene.client.xgroup_createconsumer("orders", "billing", "w1")
     now = await scene.now_ms()
-    await scene.set_settings(**dict.fromkeys(("member:w1", "member:gone"), f"{now - 7200000},"))
+    await scene.set_settings(policy="stream", **dict.fromkeys(("member:w1", "member:gone"), f"{now - 7200000},"))
     await scene.beats()
     await scene.set_settings(unbroken=now)
     assert await maintain(scene, 0) == [b"ok", 0, 0, 0]
@@ -211,7 +211,7 @@ async def test_only_the_holder_of_the_lease_maintains_a_group(scene: Scene, foun
 
 @pytest.mark.parametrize(("recovery", "code"), [("embedded", b"ok"), ("reaper", b"stale"), ("", b"stale")])
 async def test_without_a_lease_only_embedded_workers_maintain(scene: Scene, recovery: str, code: bytes) -> None:
-    await scene.set_settings(recovery=recovery)
+    await scene.set_settings(policy="stream", visibility_ms=30_000, recovery=recovery)
     assert (await maintain(scene, lease=""))[0] == code
     assert ("last_id" in (await scene.state())["{orders}:group:billing"]) == (code == b"ok")
 

@@ -46,7 +46,7 @@ async def a_bit_of_everything(scene: Scene) -> None:
     await scene.client.hset(keys.quarantine, "1-1", "5")
     for _ in range(5):
         await scene.client.xadd(keys.dead, {"n": "1"})
-    await scene.client.hset(keys.settings, "paused", "1")
+    await scene.set_settings(policy="stream", visibility_ms=30_000, beat=now_ms, unbroken=1, paused=1)
 
 
 async def test_everything_is_counted_and_ages_are_those_of_the_oldest(scene: Scene) -> None:
@@ -77,7 +77,8 @@ async def test_the_status_says_the_same(scene: Scene) -> None:
 
 
 async def test_it_shows_for_how_long_recovery_waits_as_the_status_does(scene: Scene) -> None:
-    await scene.set_settings(visibility_ms=30_000, beat=await scene.now_ms(), unbroken=await scene.now_ms(), gap=12_000)
+    now_ms = await scene.now_ms()
+    await scene.set_settings(policy="stream", visibility_ms=30_000, beat=now_ms, unbroken=now_ms, gap=12_000)
     seen = await look(scene)
     snapshot = await take_snapshot(scene.client, namespace_keys("reaper"), asked=[scene.keys])
     wait = snapshot.groups[0].recovery_wait
@@ -91,14 +92,6 @@ async def test_nothing_is_there(scene: Scene) -> None:
     assert await look(scene) == nothing
     assert await look_at_group(scene.client, group_keys("nowhere", "nobody")) == nothing
     assert await look_at_group(scene.client, group_keys("orders", "nobody")) == nothing
-
-
-async def test_what_is_foreign_reads_as_empty(scene: Scene) -> None:
-    keys = scene.keys
-    await scene.stalled()
-    for key in (keys.retry, keys.schedule, keys.stream_schedule, keys.quarantine, keys.dead, keys.settings):
-        await scene.client.set(key, "something else")
-    assert (await look(scene))._replace(oldest_pending_ms=0) == GroupLoad(1, 0, 0, 0, 0, 0, 0, 0)
 
 
 async def test_a_missing_right_is_an_error_and_no_zero(scene: Scene, server: RedisServer) -> None:

@@ -275,4 +275,4 @@ def _had_followed(node: RedisServer, lineage: str, seen: set[Received]) -> bytes
 def _not_received(accepted: Sequence[Enqueued], last_entry: bytes | None) -> list[Enqueued]:
     if last_entry is None:
         return []
-    return [job for job in accepted if entry_order(job.entry_id) > entry_order(last_entry)]
+    return [job for job in accepted if entry_order(job.entry_id.encode()) > entry_order(last_entry)]

@@ -12,10 +12,8 @@ import workers
 LEVELS = {"debug": 0, "info": 0, "warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1}
 """Log methods, and the position of the message."""
 LOGGERS = {"logger", "LOG"}
-RESERVED = {"at", "level", "logger", "message", "thread", "error", "stack", "trace_id", "span_id"}
+RESERVED = {"at", "level", "logger", "message", "thread", "error", "trace_id", "span_id"}
 """Keys that every JSON line has (`workers.runtime.logs.JsonFormatter`)."""
-HELPERS = {("user_code.py", "log_failure")}
-"""Functions that pass on the message of their caller. The calls of `log_failure` are checked instead."""
 
 
 def trees() -> Iterator[tuple[str, ast.Module]]:
@@ -26,22 +24,13 @@ def trees() -> Iterator[tuple[str, ast.Module]]:
 
 
 def log_calls(tree: ast.Module) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
-    """Return log calls outside of helpers, each with its message and arguments."""
-    helpers = {name for _, name in HELPERS}
-    inside = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef) and function.name in helpers
-        for node in ast.walk(function)
-    }
+    """Return log calls, each with its message and arguments."""
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or id(node) in inside:
+        if not isinstance(node, ast.Call):
             continue
         match node.func:
             case ast.Attribute(value=ast.Name(id=name), attr=attr) if name in LOGGERS and attr in LEVELS:
                 yield node, node.args[LEVELS[attr] :]
-            case ast.Name(id="log_failure"):
-                yield node, node.args[3:]
 
 
 def names_of_fields(tree: ast.Module) -> Iterator[str]:
@@ -97,7 +86,6 @@ def test_every_logger_is_found() -> None:
         'logger.info("%s: %s", group, fields(a=1))',
         'logger.info("100 %")',
         "logger.log(level, message, fields(a=1))",
-        'log_failure(logger, level, error, "job %s failed", job)',
         'logger.info("paused: " + group)',
     ],
 )

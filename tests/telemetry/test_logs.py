@@ -64,13 +64,6 @@ def test_a_record_does_nothing_but_stand_there(failed: bool) -> None:
     assert json.loads(as_json)["message"] == f"job {EVIL}"
 
 
-def test_a_stack_that_was_asked_for_is_there_in_either_form() -> None:
-    record = a_record()
-    record.stack_info = "Stack (most recent call last):\n  here"
-    assert ConsoleFormatter().format(record).endswith("\n  Stack (most recent call last):\n    here")
-    assert json.loads(JsonFormatter().format(record))["stack"] == record.stack_info
-
-
 def test_outside_of_any_span_there_are_no_ids() -> None:
     assert "trace_id" not in JsonFormatter().format(a_record())
     assert "trace_id" not in ConsoleFormatter().format(a_record())

@@ -1,6 +1,5 @@
 """A user's program whose jobs start processes: ``worker run tests.workers.forking_program``."""
 
-import asyncio
 import multiprocessing
 import os
 import signal
@@ -9,19 +8,21 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.synchronize import Event as EventType
 
 from workers import Job, Worker
 
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")
-stray = Worker("orders", "billing")
 
 FORK = multiprocessing.get_context("fork")
 SLEEP = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
 
 
-def pause() -> None:
+def pause(begun: EventType | None = None) -> None:
     """Wait for a signal for ever, with the handlers that were inherited."""
+    if begun:
+        begun.set()
     while True:
         signal.pause()
 
@@ -30,9 +31,11 @@ def pause() -> None:
 
 
 def terminate_process() -> int | None:
-    child = FORK.Process(target=pause)
+    begun = FORK.Event()
+    child = FORK.Process(target=pause, args=(begun,))
     child.start()
-    child.terminate()  # at once: the child may not have run a line
+    begun.wait()
+    child.terminate()
     child.join()
     return child.exitcode
 
@@ -53,9 +56,11 @@ def terminate_executor() -> int:
 
 
 def terminate_fork() -> int:
+    begun = FORK.Event()
     child = os.fork()
     if not child:
-        pause()
+        pause(begun)
+    begun.wait()
     os.kill(child, signal.SIGTERM)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -73,23 +78,6 @@ ENDING: list[Callable[[], int | None]] = [
     terminate_fork,
     terminate_subprocess,
 ]
-
-
-# ---- a child that comes back to the event loop
-
-
-async def fork_in_task() -> int:
-    async def fork() -> int:
-        return os.fork()
-
-    return await asyncio.create_task(fork())
-
-
-@stray.handler
-async def fork_elsewhere(_job: Job) -> None:
-    child = await fork_in_task()
-    _, status = await asyncio.to_thread(os.waitpid, child, 0)
-    print(f"the child ended with {status}", flush=True)  # noqa: T201
 
 
 # ---- the handlers

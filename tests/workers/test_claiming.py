@@ -13,8 +13,7 @@ from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.reading import Planner, Reader
 from workers.protocol.calls.membership import GroupSettings
 from workers.protocol.calls.moves import Moves
-from workers.protocol.errors import UnexpectedReplyError
-from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, RecoveryMode, Redelivery, parse_claim_reply
+from workers.protocol.messages import CLAIM_READY_MS, ReadEntry, RecoveryMode, Redelivery, parse_read_reply
 from workers.settings import WorkerSettings
 
 pytestmark = pytest.mark.anyio
@@ -71,13 +70,11 @@ async def test_reads_claim_where_jobs_are_not_copied(redelivery: str, *, claims:
 
 def test_a_reply_tells_how_often_each_entry_was_delivered() -> None:
     reply = [[b"orders", [[b"1-1", [b"n", b"1"], 4_000_000_000, 2], [b"2-1", [b"n", b"2"], 0, 0]]]]
-    assert parse_claim_reply(reply) == [
-        ClaimedEntry(b"orders", b"1-1", [b"n", b"1"], 4_000_000_000, 2),
-        ClaimedEntry(b"orders", b"2-1", [b"n", b"2"], 0, 0),
+    assert parse_read_reply(reply) == [
+        ReadEntry(b"orders", b"1-1", [b"n", b"1"], 4_000_000_000, 2),
+        ReadEntry(b"orders", b"2-1", [b"n", b"2"], 0, 0),
     ]
-    assert parse_claim_reply(None) == []
-    with pytest.raises(UnexpectedReplyError, match="CLAIM answered"):
-        parse_claim_reply([[b"orders", [[b"1-1", [b"n", b"1"]]]]])
+    assert parse_read_reply(None) == []
 
 
 async def test_w7_the_delivery_count_of_a_reply_lacks_this_delivery() -> None:
@@ -85,7 +82,6 @@ async def test_w7_the_delivery_count_of_a_reply_lacks_this_delivery() -> None:
     reader, _ = a_reader(Redis([[b"orders", rows]]))
     new, ready = await reader._read(2)
     assert (new.times_delivered, ready.times_delivered) == (1, 3)
-    assert (new.has_unknown_wait, ready.has_unknown_wait) == (False, True)
 
 
 @pytest.mark.parametrize("failures", [0, 2])

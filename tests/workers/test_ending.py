@@ -99,23 +99,6 @@ async def test_what_a_handler_left_running_ends_with_the_process(
     assert "messaging.client.operation.duration" in exported.metrics
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("loop", ["asyncio", in_matrix("uvloop")])
-async def test_a_thread_that_a_handler_left_may_end_until_the_drain_deadline(
-    server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop_env: dict[str, str]
-) -> None:
-    worker = await started(server, processes, "worker", "--drain-timeout", "3600", **loop_env)
-    job = await add(client, {"do": "leave_thread", "gate": str(gate.path)})
-    await worker.prints(f"started {job}")
-
-    worker.terminate()
-    await worker.prints("worker stopped: ")
-    gate.open()
-
-    assert await worker.wait() == 0
-    assert "the gate was open" in worker.output
-
-
 # ---- the ends of a process
 
 

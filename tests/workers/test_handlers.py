@@ -298,12 +298,6 @@ class PanickingError(Exception):
         raise PanicException("in the message, too")
 
 
-class HiddenGroup(ExceptionGroup[Exception]):
-    @property
-    def exceptions(self) -> Any:
-        raise LookupError("nobody is to know")
-
-
 def deep_group() -> BaseException:
     """Return a group in a group, and so on, deeper than any recursion can go."""
     group: Exception = ValueError("innermost")
@@ -322,7 +316,6 @@ ENDS: list[BaseException] = [
     Unreadable(),
     PanickingError(),
     deep_group(),
-    HiddenGroup("hidden", [ValueError()]),
 ]
 
 

@@ -15,7 +15,6 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
@@ -154,30 +153,6 @@ async def test_nothing_to_enqueue_is_nothing_sent(orders: AProducer, client: Red
     assert await dump(client) == {}
 
 
-# ---- the address
-
-
-@pytest.mark.parametrize(
-    ("of", "given", "sentence"),
-    [
-        (
-            Producer,
-            SyncRedis(),
-            r"^redis\.client\.Redis is not a Redis address.*",
-        ),
-        (
-            SyncProducer,
-            Redis(),
-            r"^redis\.asyncio\.client\.Redis is not a Redis address",
-        ),
-        (Producer, 1, r"^builtins\.int is not a Redis address. Give the producer a URL"),
-    ],
-)
-def test_a_client_of_the_other_kind_is_refused_with_a_sentence(of: Any, given: object, sentence: str) -> None:
-    with pytest.raises(ConfigurationError, match=sentence):
-        of("orders", given)
-
-
 # ---- rejections before any call
 
 
@@ -200,7 +175,7 @@ def test_a_client_of_the_other_kind_is_refused_with_a_sentence(of: Any, given: o
         ({"fields": {}, "delay": 10**400}, "delay cannot be 1000"),
         ({"fields": {}, "delay": 10**5000}, "delay cannot be a int that is too large to be shown"),
         ({"fields": {}, "delay": "5"}, "delay cannot be '5'"),
-        ({"fields": {}, "timeout": Decimal(5)}, "reaper.timeout_ms: delay cannot be Decimal('5')"),
+        ({"fields": {}, "timeout": Decimal(5)}, "timeout cannot be Decimal('5')"),
         ({"fields": {}, "delay": True}, "delay cannot be True"),
         ({"fields": {}, "job_id": "\ud800"}, "surrogates not allowed"),
         ({"fields": {"a": "\ud800"}}, "a field cannot hold '\\ud800': 'utf-8' codec"),
@@ -209,8 +184,8 @@ def test_a_client_of_the_other_kind_is_refused_with_a_sentence(of: Any, given: o
         ({"fields": "ab"}, "'ab' is not a job"),
         ({"fields": ["ab", "cd"]}, "['ab', 'cd'] is not a job"),
         ({"fields": [("a", 1, 2)]}, "is not a job"),
-        ({"fields": {}, "timeout": 0}, "reaper.timeout_ms cannot be 0. Give a millisecond or more"),
-        ({"fields": {}, "visibility_timeout": 1e12}, "reaper.visibility_ms: delay cannot be"),
+        ({"fields": {}, "timeout": 0}, "timeout cannot be 0. Give seconds from 0.001 to 316224000."),
+        ({"fields": {}, "visibility_timeout": 1e12}, "visibility_timeout cannot be"),
     ],
 )
 async def test_what_cannot_be_a_job_is_refused_with_a_sentence(
@@ -230,7 +205,7 @@ async def test_one_job_that_cannot_be_keeps_all_from_being_sent(orders: AProduce
 
 @pytest.mark.parametrize("jobs", [{"order": 17}, "ab", b"ab"])
 async def test_what_is_one_job_is_no_list_of_them(orders: AProducer, jobs: Any) -> None:
-    with pytest.raises(InvalidJobError, match="not a list of jobs"):
+    with pytest.raises(InvalidJobError, match="is not a job"):
         await orders.enqueue_many(jobs)
 
 
@@ -248,13 +223,13 @@ def test_a_stream_name_that_cannot_work_is_refused(stream: str, make: Make) -> N
 
 
 def test_a_window_shorter_than_a_lost_reply_takes_is_refused(make: Make) -> None:
-    with pytest.raises(ConfigurationError, match="at least 60 seconds"):
+    with pytest.raises(ConfigurationError, match="Give seconds from 60"):
         make("orders", "redis://127.0.0.1", dedup_window=59)
 
 
 @pytest.mark.parametrize("duration", [-1, float("nan"), "60", None])
 def test_a_duration_that_is_none_is_refused(make: Make, duration: Any) -> None:
-    with pytest.raises(ConfigurationError, match="dedup_window: delay cannot be"):
+    with pytest.raises(ConfigurationError, match="dedup_window cannot be"):
         make("orders", "redis://127.0.0.1", dedup_window=duration)
 
 
@@ -286,8 +261,7 @@ class Calls:
         return [True] * len(request.jobs)
 
 
-async def test_many_tasks_take_turns_however_long_that_takes(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
-    monkeypatch.setattr("workers.outbox.RETRY_FOR_S", -1)
+async def test_many_tasks_take_turns(calls: Calls) -> None:
     async with Producer("orders", "redis://127.0.0.1:1/0") as orders, anyio.create_task_group() as tasks:
         for n in range(100):
             tasks.start_soon(orders.enqueue, {"n": n})
@@ -297,7 +271,8 @@ async def test_many_tasks_take_turns_however_long_that_takes(monkeypatch: pytest
 
 
 async def test_in_an_outage_nobody_waits_for_a_turn_of_his_own(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
-    monkeypatch.setattr("workers.outbox.RETRY_FOR_S", -1)
+    now = [0.0]
+    monkeypatch.setattr("workers.outbox.monotonic", lambda: now[0])
     calls.error = RedisConnectionError("gone")
     failures: list[UnreachableError] = []
 
@@ -311,9 +286,9 @@ async def test_in_an_outage_nobody_waits_for_a_turn_of_his_own(monkeypatch: pyte
         for _ in range(100):
             tasks.start_soon(send, orders)
         await wait_until(lambda: calls.under_way == MAX_CALLS, "as many as may are under way")
+        now[0] = 16.0
         calls.answer.set()
-    assert len(failures) == 100
-    assert calls.made < 3 * MAX_CALLS
+    assert (len(failures), calls.made) == (100, MAX_CALLS)
 
 
 def test_a_producer_goes_on_in_another_event_loop_once_the_first_is_closed(server: RedisServer) -> None:

@@ -44,12 +44,6 @@ async def test_an_error_after_the_write_never_says_that_nothing_was_written(serv
     assert jobs(server) == 1
 
 
-@pytest.mark.parametrize("kind", [Producer, SyncProducer])
-def test_anything_else_is_no_address(kind: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"is not a Redis address\. Give the producer a URL"):
-        kind("orders", object())
-
-
 @pytest.mark.parametrize("variable", ["REDIS_URL", "REAPER_REDIS_URL"])
 async def test_without_an_address_the_environment_names_one(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch, variable: str

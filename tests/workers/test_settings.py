@@ -83,11 +83,11 @@ def test_settings_given_as_a_whole_are_overridden_by_flags_only_where_they_speak
 
 def test_an_argument_that_is_no_setting_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigurationError, match="Did you mean 'concurrency'"):
-        Worker("orders", "billing", concurency=3)
+        _ = Worker("orders", "billing", concurency=3).settings
 
 
 def test_settings_and_arguments_together_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="either settings or"):
+    with pytest.raises(ConfigurationError, match="settings or arguments"):
         Worker("orders", settings=WorkerSettings(stream="orders", group="billing"))
 
 

@@ -14,8 +14,8 @@ from workers.loop.job import Job
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.log_fields import fields
 from workers.runtime.children import FORKS, end_child
-from workers.runtime.settings import delay_in_ms
-from workers.runtime.user_code import clipped, describe, ends, exits_in, log_failure
+from workers.runtime.settings import duration_in_ms
+from workers.runtime.user_code import clipped, describe, ends, exits_in
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Retry(Exception):  # noqa: N818 - a verdict of the handler, not an error
     def __init__(self, reason: str = "", *, delay: float | timedelta | None = None, counts: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.delay_ms = None if delay is None else delay_in_ms(delay)
+        self.delay_ms = None if delay is None else duration_in_ms("delay", delay)
         self.counts = counts
 
 
@@ -131,7 +131,7 @@ def _judge(job: Job, answer: object, backoff: Backoff) -> Verdict:
     if isinstance(answer, Retry):
         return _judge_retry(job, answer, backoff)
     if isinstance(answer, BaseException):
-        log_failure(logger, logging.WARNING, answer, "job failed: %s", fields(job=job.id, delivery=job.deliveries))
+        logger.warning("job failed: %s", fields(job=job.id, delivery=job.deliveries), exc_info=answer)
         kind = type(answer).__qualname__
         return failed(job, describe(answer), backoff, traceback=trace_of(answer), exception=kind)
     return ACKED

@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from workers.loop.in_flight import Delivery
 from workers.loop.job import Job
 from workers.loop.telemetry import WorkerTelemetry
-from workers.protocol.calls.recovery import Recovery
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.keys import GroupKeys
@@ -18,7 +16,7 @@ from workers.protocol.messages import first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic
 from workers.runtime.redis_failures import RedisFailures
-from workers.runtime.user_code import describe, log_failure
+from workers.runtime.user_code import describe
 
 logger = logging.getLogger("workers")
 
@@ -32,8 +30,6 @@ class Counts:
 
     read: int = 0
     """Deliveries from the streams, also those that were found again after a lost reply."""
-    claimed: int = 0
-    """Stalled deliveries claimed from their consumers (embedded recovery)."""
     acked: int = 0
     nacked: int = 0
     """Failed jobs, and jobs to retry."""
@@ -163,9 +159,7 @@ class Reporter:
     def exited(self, job: Job, error: BaseException) -> str:
         """Report that a handler raised SystemExit or KeyboardInterrupt, which ends the worker. Returns a sentence."""
         cause = describe(error)
-        log_failure(
-            logger, logging.ERROR, error, "a handler stopped the worker: %s", fields(**self._delivery(job), cause=cause)
-        )
+        logger.error("a handler stopped the worker: %s", fields(**self._delivery(job), cause=cause), exc_info=error)
         return f"the handler of job {on_one_line(job.id)} of {self._keys.pair} ended the worker: {on_one_line(cause)}"
 
     def left_running(self, jobs: Sequence[Job]) -> None:
@@ -177,14 +171,6 @@ class Reporter:
             )
 
     # ---- recovery
-
-    def claimed(self, deliveries: Sequence[Delivery], page: Recovery, visibility_s: float) -> None:
-        """Report the stalled deliveries of a page that were claimed."""
-        self.counts.claimed += len(deliveries)
-        for job, one in zip(deliveries, page.taken, strict=True):
-            owner = text(one.owner)
-            self._telemetry.claimed(job, owner, one.idle_ms, visibility_s)
-            self._call_back("recovered", job, owner=owner, idle_ms=one.idle_ms)
 
     def recovered(self, job_id: str, **facts: Any) -> None:
         """Report that a stalled delivery was made ready again. ``facts`` as in the journal."""

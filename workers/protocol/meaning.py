@@ -15,6 +15,7 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
+    MasterDownError,
     MovedError,
     NoPermissionError,
     OutOfMemoryError,
@@ -24,9 +25,6 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-
-CONTACT_LOST = (RedisConnectionError, RedisTimeoutError, OSError)
-"""Exceptions that say: no contact. Whether the command ran is unknown."""
 
 
 class AllInUseError(RedisConnectionError):
@@ -62,65 +60,64 @@ class Meaning(Enum):
     """A plain ``ERR``: the request itself is at fault, or the script it runs, or something that has no code."""
 
 
-_NOT_SENT = (AllInUseError, NoMasterError, NotSentError)
-
-# The answers of a node that is up but not (any more) the one for writes. Drop the connection and look again. ASK
-# belongs here, too. While a slot moves, a call on several of its keys is served at neither end.
-_FAILOVER_CLASSES = (ReadOnlyError, ClusterDownError, TryAgainError, MovedError, AskError)
-_FAILOVER_TEXT = re.compile(r"^UNBLOCKED |(^|-)(READONLY|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAGAIN|MOVED|ASK) ")
 _CODES: dict[type[BaseException], str] = {
-    ReadOnlyError: "READONLY",
+    AuthenticationError: "NOAUTH",
+    AuthorizationError: "NOAUTH",
+    BusyLoadingError: "LOADING",
+    MasterDownError: "MASTERDOWN",
     ClusterDownError: "CLUSTERDOWN",
-    TryAgainError: "TRYAGAIN",
     MovedError: "MOVED",
     AskError: "ASK",
+    TryAgainError: "TRYAGAIN",
+    ReadOnlyError: "READONLY",
+    NoPermissionError: "NOPERM",
+    OutOfMemoryError: "OOM",
 }
-_LOCKED_OUT = re.compile(r"^-?(NOAUTH|WRONGPASS) ")
-_NO_WRITES = re.compile(r"(^|-)(NOREPLICAS|MISCONF|BUSY) ")
-_NO_MEMORY = re.compile(r"(^|-)OOM ")
+"""Classes of redis-py whose texts have no code any more."""
+_CODE = re.compile(r"^-?([A-Z]{2,}) | -([A-Z]{2,}) ")  # 6.2 has it in the midst of an error of a script
+_LOCKED_OUT = frozenset({"NOAUTH", "WRONGPASS"})
+# The answers of a node that is up but not (any more) the one for writes. Drop the connection and look again. ASK
+# belongs here, too. While a slot moves, a call on several of its keys is served at neither end.
+_AWAY = frozenset({"UNBLOCKED", "READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"})
+_NOT_NOW = _AWAY | {"NOREPLICAS", "MISCONF", "BUSY", "OOM"}
 _WHERE_IN_A_SCRIPT = re.compile(
     r"^Error running script \(call to f_\w+\): @user_script:\d+: (@user_script: ?\d+: )?-?"  # Redis 6.2
     r"| ?script:( [0-9a-f]+,)? on @user_script:\d+\.?$"
+    r"|, with args beginning with:.*$"
 )
-_DENIED = re.compile(r"(^|-)NOPERM |The user executing the script can't |ACL failure in script|[Nn]o permissions to ")
-_CODED = re.compile(r"-?[A-Z]+ |.* -[A-Z]+ ")
-_SAID_BY_THE_SERVER = re.compile(r"max number of clients reached")
-_NOTHING_THERE = re.compile(r"^-?(WRONGTYPE |NOGROUP |(ERR )?no such key)")
-_NO_COMMAND = re.compile(r"^(ERR )?unknown command|Unknown (Redis )?command called", re.IGNORECASE)
-_MISSING_COMMAND = re.compile(r"unknown command ['`]([A-Za-z|]{1,32})['`]")
+_DENIED = re.compile(r"The user executing the script can't |ACL failure in script|[Nn]o permissions to ")
 _NOT_KNOWN = re.compile(r"unknown (sub)?command|syntax error|unbalanced", re.IGNORECASE)
 
 
-def meaning_of(error: BaseException) -> Meaning:
-    """Return what ``error``, raised by redis-py or by the connection, means."""
-    said = str(error)
-    if isinstance(error, AuthenticationError | AuthorizationError):
-        return Meaning.LOCKED_OUT
-    if isinstance(error, CONTACT_LOST) or is_failover_error(error):
-        return Meaning.AWAY
-    if isinstance(error, NoPermissionError):
-        return Meaning.DENIED
-    return meaning_of_text(said, coded=type(error) is not ResponseError)
+def _code_of(error: object) -> str:
+    """Return the code of an error, or of the reason of a script; '' if it has none, or the plain ``ERR``."""
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return code
+    if isinstance(error, BaseException) and type(error) is not ResponseError:
+        return type(error).__name__ if isinstance(error, ResponseError) else ""
+    found = _CODE.search(str(error))
+    code = found[1] or found[2] if found else ""
+    return code if code != "ERR" else ""
 
 
-def meaning_of_text(said: str, *, coded: bool = False) -> Meaning:
-    """Return the meaning of a reason that a server or script gave. ``coded``: it had a code that was cut off."""
-    if _LOCKED_OUT.search(said):
+def meaning_of(error: BaseException | str) -> Meaning:
+    """Return the meaning of an error that redis-py or the connection raised, or of a reason that a script gave."""
+    code = _code_of(error)
+    if code in _LOCKED_OUT:
         return Meaning.LOCKED_OUT
-    if _FAILOVER_TEXT.search(said):
+    if code in _AWAY or isinstance(error, (RedisConnectionError, RedisTimeoutError, OSError)):
         return Meaning.AWAY
-    if _DENIED.search(said):
+    if code == "NOPERM" or _DENIED.search(str(error)):
         return Meaning.DENIED
-    if "NOGROUP" in said:
+    if code == "NOGROUP":
         return Meaning.NO_GROUP
-    return Meaning.REFUSED if coded or _CODED.match(said) else Meaning.UNCLEAR
+    return Meaning.REFUSED if code else Meaning.UNCLEAR
 
 
 def is_failover_error(error: BaseException) -> bool:
     """Tell whether the server answered that it is not the one to write to now."""
-    if isinstance(error, _FAILOVER_CLASSES):
-        return True
-    return isinstance(error, ResponseError) and _FAILOVER_TEXT.search(str(error)) is not None
+    return _code_of(error) in _AWAY
 
 
 def was_not_run(error: BaseException) -> bool:
@@ -128,19 +125,20 @@ def was_not_run(error: BaseException) -> bool:
 
     A server that is a replica by now refuses the first write. Rights that a script misses are found in its midst.
     """
-    if isinstance(error, _NOT_SENT) or is_failover_error(error):
+    if isinstance(error, AllInUseError | NoMasterError | NotSentError) or is_failover_error(error):
         return True
     return meaning_of(error) in (Meaning.DENIED, Meaning.LOCKED_OUT) and "script" not in str(error)
 
 
 def takes_no_more_clients(error: BaseException) -> bool:
     """Return whether the server serves connected clients, and accepts no new ones (``maxclients``)."""
-    return _SAID_BY_THE_SERVER.search(str(error)) is not None
+    return "max number of clients reached" in str(error)
 
 
 def is_nothing_there(error: object) -> bool:
     """Tell whether a server that was asked for a key of ours answered that there is none, or something foreign."""
-    return isinstance(error, ResponseError) and _NOTHING_THERE.search(str(error)) is not None
+    is_missing = _code_of(error) in ("WRONGTYPE", "NOGROUP") or "no such key" in str(error)
+    return isinstance(error, ResponseError) and is_missing
 
 
 def is_not_now(error: BaseException) -> bool:
@@ -149,30 +147,21 @@ def is_not_now(error: BaseException) -> bool:
     The same if Sentinels or cluster nodes know the name, and there is none now. Then neither the address nor
     the login nor a right is to blame, and waiting may mend it.
     """
-    said_so = (BusyLoadingError, OutOfMemoryError, NobodyYetError)
-    if isinstance(error, said_so) or is_failover_error(error):
-        return True
-    said = str(error)
-    return any(found.search(said) for found in (_NO_WRITES, _NO_MEMORY, _SAID_BY_THE_SERVER))
+    return isinstance(error, NobodyYetError) or _code_of(error) in _NOT_NOW or takes_no_more_clients(error)
 
 
 def is_wrong_type(error: object) -> bool:
     """Return whether the server met a key with foreign content. It does not say which."""
-    return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
+    return isinstance(error, ResponseError) and _code_of(error) == "WRONGTYPE"
 
 
-def in_words(error: object) -> str:
+def in_words(error: BaseException | str) -> str:
     """Return the words of an error, or of the reason of a script, with the place that names the key or command."""
     said = _WHERE_IN_A_SCRIPT.sub("", str(error)).rstrip(". ")
     if is_wrong_type(error):
         return f"{said} (`reaper doctor` names the key)"
-    meaning = meaning_of(error) if isinstance(error, BaseException) else meaning_of_text(said)
-    if meaning is Meaning.DENIED:
+    if meaning_of(error) is Meaning.DENIED:
         return f"{said} (see `ACL LOG` of the server; `reaper acl` prints the permissions to grant)"
-    if meaning is Meaning.UNCLEAR and _NO_COMMAND.search(said):
-        missing = _MISSING_COMMAND.search(said)
-        which = missing[1] if missing else "a command of a script"
-        return f"the server does not know {which}: it was renamed or removed (`rename-command`), or a proxy rejects it"
     return said
 
 
@@ -191,15 +180,11 @@ def is_outage(error: BaseException) -> bool:
     return is_contact_error(error) and not isinstance(error, AllInUseError)
 
 
-_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, NobodyYetError, NotSentError)
-
-
 def kind_of(error: BaseException) -> str:
     """Return the distinguishing part of ``error`` for people, or '' for each of the many ways to lose contact."""
-    is_plain = type(error) in _PLAIN or isinstance(error, OSError)
-    if is_plain and not takes_no_more_clients(error):
+    code = _code_of(error)
+    if code in _AWAY:  # each call is refused with another text
+        return code
+    if meaning_of(error) is Meaning.AWAY and not isinstance(error, AllInUseError) and not takes_no_more_clients(error):
         return ""
-    code = _FAILOVER_TEXT.search(str(error))
-    if code or isinstance(error, _FAILOVER_CLASSES):  # each call is refused with another text
-        return code[0].strip(" -") if code else _CODES.get(type(error), type(error).__name__)
     return re.sub(r"\d+", "#", f"{type(error).__name__}: {error}")

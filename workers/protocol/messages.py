@@ -5,10 +5,9 @@ and so loses duplicate fields, and it costs time in the hot path.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from workers.protocol.errors import UnexpectedReplyError
 
@@ -37,7 +36,6 @@ _ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _MAX_DIGITS = 15  # below 2**53, so that Lua reads the same number
 
 Pairs = list[tuple[bytes, bytes]]
-_Thing = TypeVar("_Thing")
 
 
 class Redelivery(StrEnum):
@@ -58,14 +56,9 @@ class RecoveryMode(StrEnum):
     """The workers do, each in its own loop."""
 
 
-def text(value: bytes | str) -> str:
-    r"""Decode bytes from Redis without ever failing. Bytes that are not UTF-8 show as ``\xNN``."""
-    return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
-
-
-def told(detail: bytes | int) -> str:
-    """Return a script's addition to its answer for people, as words or a number."""
-    return str(detail) if isinstance(detail, int) else text(detail)
+def text(value: bytes | str | int) -> str:
+    r"""Return a word of a reply as text, without ever failing. Bytes that are not UTF-8 show as ``\xNN``."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def on_one_line(value: bytes | str) -> str:
@@ -91,9 +84,7 @@ def first_of(names: Collection[bytes]) -> str:
 
 def entry_ms(entry_id: bytes | str) -> int:
     """Return the milliseconds part of an entry ID."""
-    if isinstance(entry_id, bytes):
-        return int(entry_id.partition(b"-")[0])
-    return int(entry_id.partition("-")[0])
+    return int(text(entry_id).partition("-")[0])
 
 
 LAST_ENTRY_ID = b"18446744073709551615-18446744073709551615"
@@ -105,20 +96,8 @@ def is_entry_id(value: str) -> bool:
     return _ENTRY_ID.fullmatch(value) is not None and all(int(part) <= LARGEST_PART for part in value.split("-"))
 
 
-def entry_order(entry_id: bytes | str) -> tuple[int, int]:
-    """Return a key that sorts entry IDs as Redis does."""
-    raw = entry_id if isinstance(entry_id, bytes) else entry_id.encode()
-    milliseconds, _, sequence = raw.partition(b"-")
-    return int(milliseconds), int(sequence or 0)
-
-
-def in_order(things: Iterable[_Thing], entry_id: Callable[[_Thing], bytes]) -> list[_Thing]:
-    """Return the items sorted by entry IDs, as Redis sorts them, because scripts look up neighbours together."""
-    return sorted(things, key=lambda thing: _numbers_as_bytes(entry_id(thing)))
-
-
-def _numbers_as_bytes(entry_id: bytes) -> tuple[int, bytes, int, bytes]:
-    """As `entry_order`, in half the time. Redis writes no zeros in front, so of two numbers the longer is greater."""
+def entry_order(entry_id: bytes) -> tuple[int, bytes, int, bytes]:
+    """Return a key that sorts entry IDs as Redis does. It writes no zeros in front, so a longer number is greater."""
     milliseconds, _, sequence = entry_id.partition(b"-")
     return len(milliseconds), milliseconds, len(sequence), sequence
 
@@ -155,22 +134,25 @@ class Metadata(NamedTuple):
     """How often in a row the job was handed back while its handler ran."""
 
 
+_NUMBERS = (
+    FIELD_DELIVERIES, FIELD_GENERATION, FIELD_VISIBILITY_MS, FIELD_TIMEOUT_MS, FIELD_COPIES, FIELD_WAITS,
+    FIELD_HAND_BACKS,
+)  # fmt: skip
+
+
 def read_metadata(entry_id: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> Metadata:
     """Read the reserved fields of an entry. The last one of a name counts."""
     found = dict(pairs)
     job_id = found.get(FIELD_JOB, b"")
     first_ms = whole_number(found.get(FIELD_FIRST_MS), -1)
+    # This is hot, because every copy is read, and most of these fields are missing.
+    deliveries, generation, *others = (whole_number(found[name], 0) if name in found else 0 for name in _NUMBERS)
     return Metadata(
         job_id if is_job_id(job_id) else entry_id,
-        # This is hot, because every copy is read, and most of these fields are missing.
-        whole_number(found[FIELD_DELIVERIES], 0) if FIELD_DELIVERIES in found else 0,
-        whole_number(found[FIELD_GENERATION], 0) if FIELD_GENERATION in found else 0,
+        deliveries,
+        generation,
         first_ms if first_ms >= 0 else entry_ms(entry_id),
-        whole_number(found[FIELD_VISIBILITY_MS], 0) if FIELD_VISIBILITY_MS in found else 0,
-        whole_number(found[FIELD_TIMEOUT_MS], 0) if FIELD_TIMEOUT_MS in found else 0,
-        whole_number(found[FIELD_COPIES], 0) if FIELD_COPIES in found else 0,
-        whole_number(found[FIELD_WAITS], 0) if FIELD_WAITS in found else 0,
-        whole_number(found[FIELD_HAND_BACKS], 0) if FIELD_HAND_BACKS in found else 0,
+        *others,
     )
 
 
@@ -184,48 +166,30 @@ def pair_up(flat: Sequence[bytes]) -> Pairs:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-Entry = tuple[bytes, bytes, Sequence[bytes] | None]
-"""One entry: stream, ID and flat fields; None instead of them where the payload is gone (deleted while pending)."""
-
-
-def parse_read_reply(reply: Any) -> list[Entry]:
-    """Read a reply of XREADGROUP or XREAD, ``[[stream, [[id, [f, v…]]…]]…]`` or none. Raises UnexpectedReplyError."""
-    try:
-        return [(stream, item[0], item[1]) for stream, entries in reply or () for item in entries]
-    except (TypeError, ValueError, IndexError) as error:
-        raise UnexpectedReplyError(f"XREADGROUP answered {reply!r:.200}") from error
-
-
 CLAIM_READY_MS = 10**9
 """What was idle for so long (11 days) was said to be, by us: no job may have a visibility timeout as long."""
 
 
-class ClaimedEntry(NamedTuple):
-    """One entry of a read with CLAIM, which was overdue, or is new."""
+class ReadEntry(NamedTuple):
+    """One entry of a read. A read with CLAIM says more of it, and all of that is 0 where the entry is new."""
 
     stream: bytes
     entry_id: bytes
-    fields: Sequence[bytes]
-    idle_ms: int
-    """0 where it is new."""
-    deliveries_before: int
-    """0 where it is new."""
+    fields: Sequence[bytes] | None
+    """Flat; None where the payload is gone (deleted while pending)."""
+    idle_ms: int = 0
+    deliveries_before: int = 0
 
 
-def parse_claim_reply(reply: Any) -> list[ClaimedEntry]:
-    """Read a reply of XREADGROUP … CLAIM: of each entry also idle ms and deliveries. Raises UnexpectedReplyError."""
+def parse_read_reply(reply: Any) -> list[ReadEntry]:
+    """Read a reply of XREADGROUP or XREAD, ``[[stream, [[id, [f, v…]]…]]…]`` or none. Raises UnexpectedReplyError."""
     try:
-        return [
-            ClaimedEntry(stream, entry_id, flat or (), idle_ms, before)
-            for stream, entries in reply or ()
-            for entry_id, flat, idle_ms, before in entries
-        ]
-    except (TypeError, ValueError, IndexError) as error:
-        raise UnexpectedReplyError(f"XREADGROUP with CLAIM answered {reply!r:.200}") from error
+        return [ReadEntry(stream, *item) for stream, entries in reply or () for item in entries]
+    except (TypeError, ValueError) as error:
+        raise UnexpectedReplyError(f"XREADGROUP answered {reply!r:.200}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(NamedTuple):
     """One row of the pending entries list. ``idle_ms`` is -1 and ``consumer`` empty if the entry has no owner."""
 
     entry_id: bytes

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 import redis
@@ -78,34 +78,22 @@ def put_together(text: str) -> str:
     return text
 
 
-class _Statement(NamedTuple):
-    """A statement of a shared part."""
-
-    text: str
-    names: frozenset[str]
-    """What it declares."""
-    words: frozenset[str]
-    """What it may use."""
-
-
 def _used_of(part: str, behind: str) -> str:
-    """Return those statements of a shared part whose names occur behind it, or in one that is needed."""
-    left, kept, words = dict(enumerate(_statements(part))), dict[int, str](), _words(behind)
-    while needed := [at for at, statement in left.items() if not words.isdisjoint(statement.names)]:
-        for at in needed:
-            statement = left.pop(at)
-            kept[at], words = statement.text, words | statement.words
-    return "".join(kept[at] for at in sorted(kept))
+    """Return those statements of a shared part whose names occur behind it, or in a later one that is needed."""
+    kept, words = "", _words(behind)
+    for names, statement in reversed(_statements(part)):
+        if not words.isdisjoint(names):
+            kept, words = statement + kept, words | _words(statement)
+    return kept
 
 
 @cache
-def _statements(part: str) -> list[_Statement]:
+def _statements(part: str) -> list[tuple[list[str], str]]:
+    """Return the statements of a shared part, each with the names that it declares."""
     text = script_text("workers.protocol", part)
     found = list(_STATEMENT.finditer(text))
     ends = [*(statement.start() for statement in found[1:]), len(text)]
-    texts = [text[statement.start() : end] for statement, end in zip(found, ends, strict=True)]
-    declared = (frozenset(statement[1].split(", ")) for statement in found)
-    return [_Statement(each, names, _words(each)) for each, names in zip(texts, declared, strict=True)]
+    return [(one[1].split(", "), text[one.start() : end]) for one, end in zip(found, ends, strict=True)]
 
 
 def _words(text: str) -> frozenset[str]:

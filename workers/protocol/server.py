@@ -5,56 +5,35 @@ Whether it knows CLAIM is asked by a call without effect, because its version is
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError, ResponseError
 
 from workers.protocol.address import Topology, parse_address, shown_address
 from workers.protocol.errors import UnreachableError, UnsupportedServerError
-from workers.protocol.meaning import Meaning, is_not_known, is_not_now, meaning_of
-from workers.protocol.meaning import in_words as error_in_words
+from workers.protocol.meaning import Meaning, in_words, is_not_known, is_not_now, meaning_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-REDIS, VALKEY = "Redis", "Valkey"
-OLDEST = {REDIS: (6, 2), VALKEY: (7, 2)}
+OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
 """The first versions with what recovery needs. Valkey began with 7.2."""
-CRASHING = ((7, 0, 0), (7, 0, 3))
-"""First and last Redis that crashes where XAUTOCLAIM, which embedded workers run, meets deleted entries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A product and its version, for people ``Valkey 9.1.2``."""
+def release_of(info: Mapping[str, Any]) -> str:
+    """Return product and version by ``INFO server``. Valkey calls itself Redis 7.2.4 there, and adds its own version.
 
-    product: str
-    version: str
-
-    def __str__(self) -> str:
-        return f"{self.product} {self.version}"
-
-    @property
-    def objection(self) -> str:
-        """Why it cannot be used; '' = it can."""
-        numbers = tuple(int(part) for part in re.findall(r"\d+", self.version)[:3])
-        oldest = OLDEST[self.product]
-        if numbers < oldest:
-            return f"is older than {'.'.join(map(str, oldest))}, the first version that has what recovery needs"
-        if self.product == REDIS and CRASHING[0] <= numbers <= CRASHING[1]:
-            return "crashes when entries of a stream are claimed that were deleted (CVE-2022-31144)"
-        return ""
-
-
-def release_of(info: Mapping[str, Any]) -> Release:
-    """Read ``INFO server``. Valkey calls itself Redis 7.2.4 there for old clients, and adds its own version.
-
-    Raises UnsupportedServerError where it is neither.
+    Raises UnsupportedServerError where it is neither, or too old.
     """
-    for product, name in ((VALKEY, "valkey_version"), (REDIS, "redis_version")):
-        if info.get(name):
-            return Release(product, str(info[name]))
+    for product, name in (("Valkey", "valkey_version"), ("Redis", "redis_version")):
+        if version := str(info.get(name, "")):
+            if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST[product]:
+                oldest = ".".join(map(str, OLDEST[product]))
+                raise UnsupportedServerError(
+                    f"{product} {version} is older than {oldest}, the first version that has what recovery needs. "
+                    "Upgrade the server."
+                )
+            return f"{product} {version}"
     raise UnsupportedServerError("the server's INFO contains no version of Redis or Valkey.")
 
 
@@ -67,7 +46,6 @@ _ADVICE = (
     ("a certificate or key cannot be read", "Correct redis_ca_file, redis_cert_file or redis_key_file."),
     ("CERTIFICATE_REQUIRED", "It asks for a client certificate: set redis_cert_file and redis_key_file."),
     ("DB index", "It has fewer databases: end redis_url with a lower number, or with none."),
-    ("unknown command", "Allow this command under its own name, in rename-command or in the proxy."),
 )
 """Advice by words of the error."""
 _CUT_SHORT = ("Connection reset", "Connection closed", "Timeout connecting")
@@ -94,19 +72,17 @@ def _advice(error: RedisError, url: str) -> str:
     return f"{_ADDRESS} It may speak TLS there (rediss:// …)."
 
 
-async def check_server(client: "Redis", url: str) -> Release:
-    """Return what the server is. Raises UnreachableError or UnsupportedServerError, naming ``redis_url``."""
+async def check_server(client: "Redis", url: str) -> str:
+    """Return product and version. Raises UnreachableError, which names ``redis_url``, or UnsupportedServerError."""
     try:
         info: Mapping[str, Any] = await client.info("server")
         role = (await client.info("replication")).get("role")
     except RedisError as error:
-        said = f"{error_in_words(error).rstrip('.?!')}. {_advice(error, url)}".rstrip()
+        said = f"{in_words(error).rstrip('.?!')}. {_advice(error, url)}".rstrip()
         raise UnreachableError(f"cannot use Redis at {shown_address(url)!r}: {said}") from error
     except OSError as error:
         raise UnreachableError(f"cannot connect to Redis at {shown_address(url)!r}: {error}. {_ADDRESS}") from error
     release = release_of(info)
-    if release.objection:
-        raise UnsupportedServerError(f"{release} at {shown_address(url)!r} {release.objection}. Upgrade the server.")
     topology, kind = parse_address(url).topology, info.get("redis_mode") or info.get("server_mode")  # Valkey
     if kind == "standalone" and role == "slave" and topology is Topology.SINGLE:
         kind = "replica"

@@ -11,7 +11,7 @@ from anyio.abc import TaskStatus
 
 from workers.protocol.errors import HandlerExitError
 from workers.protocol.log_fields import fields
-from workers.runtime.user_code import current_task, describe, ends, exits_in, log_failure
+from workers.runtime.user_code import current_task, describe, ends, exits_in
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ CallbackT = TypeVar("CallbackT", bound=Callback)
 NameT = TypeVar("NameT", bound=str)
 
 BACKLOG = 10_000
-"""Reports that may wait for a slow callback; beyond it the newest are dropped and counted."""
+"""Reports that may wait for a slow callback. Later ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,6 @@ class Callbacks(Generic[NameT]):
         self._registered: dict[str, list[Callback]] = {}
         self._waiting: deque[Report] = deque()
         self._arrived: anyio.Event | None = None
-        self.dropped = 0
 
     def on(self, name: NameT) -> Callable[[CallbackT], CallbackT]:
         """Register an async function for the event ``name``. Raises ValueError if the event does not exist."""
@@ -61,14 +60,10 @@ class Callbacks(Generic[NameT]):
 
     def report(self, name: NameT, **facts: Any) -> None:
         """Queue a report; returns at once. Called from the event loop's thread."""
-        if name not in self._registered:
-            return
-        if len(self._waiting) >= BACKLOG:
-            self.dropped += 1
-            return
-        self._waiting.append(Report(name, facts))
-        if self._arrived is not None:
-            self._arrived.set()
+        if name in self._registered and len(self._waiting) < BACKLOG:
+            self._waiting.append(Report(name, facts))
+            if self._arrived is not None:
+                self._arrived.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Call the callbacks until cancelled. A callback that raises is logged. Raises HandlerExitError."""
@@ -91,6 +86,6 @@ class Callbacks(Generic[NameT]):
                 exits = exits_in(error)
                 if not exits and ends(error, current_task()):
                     raise
-                log_failure(logger, logging.ERROR, error, "callback failed: %s", fields(event=report.name))
+                logger.exception("callback failed: %s", fields(event=report.name))
                 if exits:  # as they are, they would end the event loop before anything is closed
                     raise HandlerExitError(f"a callback for {report.name!r} raised {describe(exits[0])}") from exits[0]

@@ -3,40 +3,25 @@
 ``subprocess`` and ``multiprocessing`` never return to our code. ``os.fork()`` does, with every return and every
 exception, ``sys.exit()`` among them. The child would acknowledge a job that its parent still runs, so it ends there.
 
-A child gets the signal handlers of the time before the worker. Otherwise `Process.terminate()` of a child would stop
-its parent. It keeps the parent's sockets until it ends.
+A child gets the signal handlers of the time before the worker. Otherwise `Process.terminate()` of a running child would
+stop its parent. It keeps the parent's sockets until it ends.
 """
 
-import asyncio
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import anyio
-
-from workers.runtime.user_code import exits_in
 
 FORKS = [0]
 """The number of forks between the process that imported this module and this one."""
 
 _handlers: dict[signal.Signals, Any] = {}
 """The handlers before `received`."""
-_loops: "WeakSet[asyncio.AbstractEventLoop]" = WeakSet()
-
-
-class _Forking(threading.local):
-    mask: "set[int | signal.Signals] | None" = None
-    """The signals that this thread blocked before its fork."""
-
-
-_forking = _Forking()
 
 
 @contextmanager
@@ -51,11 +36,6 @@ def received(*numbers: signal.Signals) -> Iterator[AsyncIterator[signal.Signals]
         for number, handler in before.items():
             signal.signal(number, handler)
             _handlers.pop(number, None)
-
-
-def ends_in_children(loop: asyncio.AbstractEventLoop) -> None:
-    """End each process that is forked from now on when it continues with ``loop``, the loop of its parent."""
-    _loops.add(loop)
 
 
 def end_child(before: int, error: BaseException | None = None) -> None:
@@ -75,47 +55,20 @@ def end_child(before: int, error: BaseException | None = None) -> None:
 def _code_of(error: BaseException | None) -> int:
     if error is None:
         return 0
-    exits = exits_in(error)
-    if not exits or not isinstance(exits[0], SystemExit):
-        with suppress(Exception):
-            traceback.print_exception(error)
-        return 1
-    code = exits[0].code
-    if code is None or isinstance(code, int):
-        return (code or 0) & 0xFF
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return (error.code or 0) & 0xFF
     with suppress(Exception):
-        sys.stderr.write(f"{code}\n")
+        traceback.print_exception(error)
     return 1
 
 
-# ---- around a fork
-
-
-def _before() -> None:
-    """Block the worker's signals, because a child may be terminated before it has handlers of its own."""
-    if _handlers:
-        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _handlers)
-
-
-def _unblock() -> None:
-    mask, _forking.mask = _forking.mask, None
-    if mask is not None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _after_in_child() -> None:
+def _after_fork() -> None:
     FORKS[0] += 1
-    try:
-        with suppress(ValueError):  # in a subinterpreter, which handles no signals
-            signal.set_wakeup_fd(-1)
-            for number, handler in _handlers.items():
-                signal.signal(number, handler)
-        _handlers.clear()
-        for loop in list(_loops):
-            with suppress(RuntimeError):  # closed, or one of another thread, which the child does not have
-                loop.call_soon(partial(end_child, -1))
-    finally:
-        _unblock()
+    with suppress(ValueError):  # in a subinterpreter, which handles no signals
+        signal.set_wakeup_fd(-1)
+        for number, handler in _handlers.items():
+            signal.signal(number, handler)
+    _handlers.clear()
 
 
-os.register_at_fork(before=_before, after_in_parent=_unblock, after_in_child=_after_in_child)
+os.register_at_fork(after_in_child=_after_fork)

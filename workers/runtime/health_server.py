@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from ipaddress import ip_address
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -46,31 +45,17 @@ Obstacles = Callable[[], Sequence[str]]
 """Returns why a process is not ready, without asking Redis. Called in the health server's thread."""
 Pages = Callable[[Redis], "Sequence[BaseRoute]"]
 """Makes further routes, with the client that they use."""
-Render = Callable[[], tuple[bytes, str]]
-"""Returns metrics as they are exposed, and their content type. Called in the health server's thread."""
-
-
-@dataclass(slots=True)
-class MetricsHook:
-    """Telemetry registers the answer of ``/metrics`` here. Without it the page does not exist."""
-
-    render: Render | None = None
-
-
-METRICS = MetricsHook()
 
 
 class Pulse:
     """Measures from another thread whether an event loop still runs. Create it in that loop."""
 
     def __init__(self) -> None:
-        self.beat_at = monotonic()
-        self._loop = asyncio.get_running_loop()
-        self._next: asyncio.Handle = self._loop.call_soon(self._beat)
+        self._beat()
 
     def _beat(self) -> None:
         self.beat_at = monotonic()
-        self._next = self._loop.call_later(BEAT_S, self._beat)
+        self._next = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
     def stop(self) -> None:
         """Stop beating."""
@@ -194,10 +179,11 @@ def _probe_routes(pulse: Pulse, obstacles: Obstacles, client: Redis) -> "list[Ba
         return answer([])
 
     async def metrics(_request: "Request") -> Response:
-        if METRICS.render is None:
-            return Response("no metrics: telemetry is off\n", 404, NO_STORE, "text/plain")
-        content, kind = METRICS.render()
-        return Response(content, 200, {**NO_STORE, "Content-Type": kind})
+        try:
+            from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+        except ImportError:
+            return Response("no metrics: the extra 'telemetry' is not installed\n", 404, NO_STORE, "text/plain")
+        return Response(generate_latest(), 200, {**NO_STORE, "Content-Type": CONTENT_TYPE_LATEST})
 
     return [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)]
 

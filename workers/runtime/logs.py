@@ -7,7 +7,7 @@ in the output of commands (`workers.runtime.printing`).
 import json
 import logging
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any
 
 from opentelemetry import trace
 
@@ -37,18 +37,14 @@ class ConsoleFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__(LOG_FORMAT)
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the lines."""
-        record.message = record.getMessage()
-        record.asctime = self.formatTime(record, self.datefmt)
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
+        """Return the first line."""
         ids = (f"{name}={value}" for name, value in span_ids().items())
-        lines = [" ".join([self.formatMessage(record), *ids])]
-        # Unlike logging itself, do not store this in the record: other handlers have their own formatters.
-        if record.exc_info:
-            lines += self.formatException(record.exc_info).split("\n")
-        if record.stack_info:
-            lines += self.formatStack(record.stack_info).split("\n")
-        return f"\n{INDENT}".join(on_one_line(without_logins(line)) for line in lines)
+        return on_one_line(" ".join([super().formatMessage(record), *ids]))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return all lines."""
+        return f"\n{INDENT}".join(on_one_line(without_logins(line)) for line in super().format(record).split("\n"))
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -81,18 +77,11 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             facts["error"] = without_logins(self.formatException(record.exc_info))
-        if record.stack_info:
-            facts["stack"] = self.formatStack(record.stack_info)
         return json.dumps(facts)
-
-
-def handler_for(log_format: str) -> logging.StreamHandler[TextIO]:
-    """Return a handler that writes to the current standard error."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format == JSON else ConsoleFormatter())
-    return handler
 
 
 def log_to_stderr(level: str, log_format: str) -> None:
     """Write log lines to standard error, because standard output has the results."""
-    logging.basicConfig(level=level.upper(), handlers=[handler_for(log_format)])
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == JSON else ConsoleFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -75,26 +75,17 @@ class Notices:
     async def _listen(self) -> None:
         async with connection_of_ones_own(self._client) as connection, anyio.create_task_group() as tasks:
             self._unsubscribed = set(self._wakes)
-            begun = anyio.Event()
-            tasks.start_soon(self._subscribe, connection, begun)
-            await begun.wait()
-            tasks.start_soon(self._ping, connection)
+            tasks.start_soon(self._subscribe, connection)
             await self._read(connection)
 
-    async def _subscribe(self, connection: AbstractConnection, begun: anyio.Event) -> None:
-        """Subscribe to new channels. Old ones stay, because groups are seldom removed."""
+    async def _subscribe(self, connection: AbstractConnection) -> None:
+        """Subscribe to new channels, and ping meanwhile. Old ones stay, because groups are seldom removed."""
         while True:
             new, self._unsubscribed = self._unsubscribed, set()
-            if new:
-                await connection.send_command("SUBSCRIBE", *sorted(new))
-                begun.set()
-            await self._changed.wait()
+            await connection.send_command(*(("SUBSCRIBE", *sorted(new)) if new else ("PING",)))
             self._changed = anyio.Event()
-
-    async def _ping(self, connection: AbstractConnection) -> None:
-        while True:
-            await anyio.sleep(PING_S)
-            await connection.send_command("PING")
+            with anyio.move_on_after(PING_S):
+                await self._changed.wait()
 
     async def _read(self, connection: AbstractConnection) -> None:
         while True:

@@ -4,6 +4,7 @@ Each field of a settings class is one flag. A flag that is not given is None. `w
 reads and checks the values, by the same rules as those from the environment and the file.
 """
 
+import io
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from workers.protocol.address import HIDDEN, may_be_address, without_logins
 from workers.protocol.errors import ConfigurationError, NotPossibleError, StreamReaperError, UnreachableError
 from workers.protocol.keys import GroupKeys, group_keys, split_pair
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
-from workers.runtime.printing import prepare_outputs, show, show_json
+from workers.runtime.printing import show, show_json
 from workers.runtime.quantities import A_DURATION, seconds_in, written
 from workers.runtime.settings import LONGEST, Settings
 from workers.runtime.user_code import plain_error
@@ -46,11 +47,12 @@ _DONE, _MACHINE = "stream-reaper.done", "machine"
 
 
 class Program(click.Group):
-    """A program's group of commands, which prints errors as ``error: …``, and nothing after Ctrl-C."""
+    """A program's group of commands, which prints errors as ``error: …``."""
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> NoReturn:
         """Run the command line, and exit."""
-        prepare_outputs()
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             code = super().main(args, *others, **{**more, "standalone_mode": False})
         except click.Abort:
@@ -66,13 +68,6 @@ class Program(click.Group):
             show(f"error: cannot read or write{what}: {error.strerror or error}.", err=True)
             code = USAGE_EXIT
         sys.exit(code if isinstance(code, int) else 0)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:  # click itself would print an empty line
-            raise click.exceptions.Exit(INTERRUPTED_EXIT) from None
 
 
 def _show_wrong_usage(error: click.ClickException, typed: Sequence[str]) -> None:

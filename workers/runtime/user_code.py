@@ -5,16 +5,11 @@ function can leak a GeneratorExit or CancelledError. A task group puts exits int
 """
 
 import asyncio
-import logging
-from contextlib import suppress
 from typing import Any, TypeVar, cast
-
-from workers.protocol.log_fields import Fields
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
 MAX_TEXT = 2_000
 """The longest error or reason in characters, because the dead letter contains it."""
-_MEMBERS: Any = vars(BaseExceptionGroup)["exceptions"]
 
 
 def current_task() -> "asyncio.Task[Any] | None":
@@ -43,7 +38,7 @@ def exits_in(error: BaseException) -> list[SystemExit | KeyboardInterrupt]:
         if isinstance(one, SystemExit | KeyboardInterrupt):
             found.append(one)
         elif isinstance(one, BaseExceptionGroup):
-            left += reversed(_MEMBERS.__get__(one))  # a class of the user's may have an attribute of that name
+            left += reversed(one.exceptions)
     return found
 
 
@@ -53,14 +48,6 @@ def plain_error(group: BaseExceptionGroup[BaseException], kind: type[ErrorT]) ->
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
     return cast("ErrorT | None", found)
-
-
-def log_failure(logger: logging.Logger, level: int, error: BaseException, message: str, facts: Fields) -> None:
-    """Log the error of a user's function. Never raises, also if the nested groups exceed the recursion limit."""
-    for told in (error, None):
-        with suppress(Exception):
-            logger.log(level, message, facts, exc_info=told)
-            return
 
 
 def describe(error: BaseException) -> str:

@@ -17,7 +17,6 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from workers.runtime.health_server import METRICS
 from workers.telemetry.instruments import LONG_JOB_BUCKETS_S, PROCESS_DURATION_NAME
 
 SPAN_DELAY_MS = 200
@@ -73,9 +72,7 @@ def _exporting_reader() -> MetricReader:
 
 
 def _prometheus_reader() -> MetricReader:
-    """Return a reader whose metrics the health port shows as ``/metrics``."""
+    """Return a reader that feeds prometheus_client, which the health port shows as ``/metrics``."""
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
-    from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
-    METRICS.render = lambda: (generate_latest(REGISTRY), CONTENT_TYPE_LATEST)
     return PrometheusMetricReader()

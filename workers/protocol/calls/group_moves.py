@@ -77,11 +77,9 @@ class GroupMoves(GroupCalls):
         """Recover what of these entries is overdue, as the holder of the lease (``recover.lua``)."""
         return await self._recover(client, source, *ids)
 
-    async def recover_page(
-        self, client: Client, source: str, *, consumer: str, room: int, page: str
-    ) -> Recovery | Refusal:
-        """Recover what is overdue on a page, as an embedded worker, which takes what it has ``room`` for."""
-        return await self._recover(client, source, consumer, room, page, PAGE)
+    async def recover_page(self, client: Client, source: str, *, consumer: str, page: str) -> Recovery | Refusal:
+        """Recover what is overdue on a page, as the embedded worker ``consumer``."""
+        return await self._recover(client, source, consumer, page, PAGE)
 
     async def _recover(self, client: Client, source: str, *argv: str | bytes | int) -> Recovery | Refusal:
         reply: Any = await RECOVER.run(client, *self.spell_for_all(source, CALL_BYTES, *argv))

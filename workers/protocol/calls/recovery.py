@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from workers.protocol.calls import Taken
-from workers.protocol.messages import text, told
+from workers.protocol.messages import text
 
 START = "-"
 """The cursor in front of the first entry."""
@@ -49,11 +48,6 @@ class Recovered(NamedTuple):
     traced: Sequence[bytes] | None = None
     """Of a traced job: traceparent, tracestate and generation."""
 
-    @property
-    def told(self) -> str:
-        """The detail, for people."""
-        return told(self.detail)
-
 
 class Recovery(NamedTuple):
     """The results of a recovery call."""
@@ -66,25 +60,19 @@ class Recovery(NamedTuple):
     """Entries that are not overdue yet."""
     rows: Sequence[Recovered]
     """Deliveries that were ended, or had to be held."""
-    taken: Sequence[Taken]
-    """Deliveries that are now the caller's, an embedded worker's."""
 
 
 def read_recovery(reply: Sequence[Any]) -> Recovery:
     """Read the reply of ``recover.lua``: events as they are in the journal, and held entries with their reasons."""
-    _, at_ms, next_page, due, held, taken, events, traced = reply
+    _, at_ms, next_page, due, held, events, traced = reply
     contexts = {row[0]: row[1:] for row in traced}
-    rows = {row.entry_id: row for event in events for row in _rows_of_event(event, contexts)}
-    ours = []
-    for (entry_id, flat), times in taken:
-        row = rows.pop(entry_id)
-        ours.append(Taken(entry_id, flat, times, row.consumer, row.idle_ms))
+    rows = [row for event in events for row in _rows_of_event(event, contexts)]
     undeliverable = (
         Recovered(entry_id, Outcome.HELD, why, consumer=consumer)
         for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True)
     )
     due_in_ms = list(zip(due[::2], due[1::2], strict=True))
-    return Recovery(at_ms, text(next_page), due_in_ms, [*rows.values(), *undeliverable], ours)
+    return Recovery(at_ms, text(next_page), due_in_ms, [*rows, *undeliverable])
 
 
 def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]]) -> Iterator[Recovered]:

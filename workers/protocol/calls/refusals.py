@@ -1,7 +1,7 @@
 """Rejections: calls that a script did not carry out, with the reason, and for how long recovery waits.
 
 The beat of a group says when Redis could last serve a heartbeat, and for how long recovery waits after a gap. Scripts
-note it in the group settings and decide by it (``heartbeat.lua``). `recovery_wait` says the same for people.
+note it in the group settings and decide by it (``9_beat.lua``). `recovery_wait` says the same for people.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from workers.protocol.meaning import in_words
 from workers.protocol.messages import text, whole_number
 
 GAP_PART = 3
-"""A gap counts from this part of the visibility timeout on, as in ``heartbeat.lua``."""
+"""A gap counts from this part of the visibility timeout on, as in ``9_beat.lua``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,10 @@ local stream, schedule, enqueued = KEYS[1], KEYS[2], KEYS[3]
 local call, call_ms, job_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local FORGOTTEN_PER_JOB, FORGOTTEN_AT_LEAST = 2, 8
 
-local function is_a(key, kind)
-  local found = redis.call('TYPE', key).ok
-  return found == kind or found == 'none'
-end
-if not (is_a(stream, 'stream') and is_a(schedule, 'zset') and is_a(enqueued, 'zset')) then
-  return redis.error_reply('WRONGTYPE a key that jobs are enqueued with holds something else')
-end
-
--- Harmless: what may not remember a job must not add it either, since whoever hears an error enqueues it again.
+-- Harmless: what may not remember a job must not add it either, since whoever hears an error enqueues it again. All three raise WRONGTYPE.
 redis.call('ZADD', enqueued, 'XX', 0, '')
+redis.call('XLEN', stream)
+redis.call('ZCARD', schedule)
 local function is_remembered(member)
   local until_ms = redis.call('ZSCORE', enqueued, member)
   return until_ms and tonumber(until_ms) > at

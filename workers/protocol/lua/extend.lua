@@ -13,7 +13,6 @@
 
 --- @keys
 --- @prelude
---- @heartbeat
 
 local consumer = ARGV[3]
 local first = 4
@@ -66,6 +65,6 @@ for n, entry_id in ipairs(ids) do
   local i = first + 3 * (n - 1)
   reply[n] = extend(entry_id, quarantined[n], tonumber(ARGV[i + 1]), ARGV[i + 2])
 end
-probe_heartbeat(source, group)
-note_beat(settings)
+probe_heartbeat(source)
+note_beat(in_force)
 return reply

@@ -21,12 +21,11 @@
 -- need and may not have.
 -- Fence: none; it only creates what is missing.
 
-local stream, retry, settings, lease = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stream, retry, settings, lease, group = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 
 --- @prelude
---- @heartbeat
 
-local group, worker, consumer, registered_ms = ARGV[1], ARGV[11], ARGV[12], tonumber(ARGV[13])
+local worker, consumer, registered_ms = ARGV[11], ARGV[12], tonumber(ARGV[13])
 
 open_for_writing(stream, group)
 
@@ -54,7 +53,7 @@ if failed then
   return failed
 end
 if ARGV[14] == '1' then -- before it reads anything, a worker has to know that it can send heartbeats
-  probe_heartbeat(stream, group)
+  probe_heartbeat(stream)
 end
 
 local is_embedded = ARGV[6] == 'embedded'

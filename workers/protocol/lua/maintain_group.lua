@@ -19,14 +19,14 @@
 
 --- @keys
 --- @prelude
---- @heartbeat
 
 local holder, token, silence = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local MARKER = 'marked-by-reaper' -- it holds nothing
 local MOST = 1000 -- consumers that are deleted, or reported, in one call; the others follow with the next
 local REGISTRATION_KEPT_MS = 600000 -- so long it is shown that a worker has gone
 
-local may, lease = may_serve(holder, KEYS[9], redis.call('HGET', settings, 'recovery'))
+local in_force = read_settings()
+local may, lease = may_serve(holder, KEYS[9], in_force and in_force.recovery)
 if not may then
   return { 'stale', lease }
 end
@@ -38,7 +38,7 @@ if position then
 end
 
 -- While recovery waits, a step of the clock may be all that made consumers look silent, and ended registrations.
-local waits = recovery_waits_ms(read_beat(settings, at), at, 0) > 0
+local waits = recovery_waits_ms(in_force) > 0
 local deleted, held_by, marker = {}, {}, nil
 local quiet_ms, in_flight = math.huge, 0
 for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do

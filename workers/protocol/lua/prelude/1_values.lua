@@ -8,11 +8,8 @@
 -- Functions that act for a group use these names: source, stream, retry, dead, settings, schedule, quarantine, journal, group, maxlen. A
 -- script declares those that it needs in front of the mark, or lets `--- @keys` do it.
 
-local function now_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-local at = now_ms()
+local time = redis.call('TIME')
+local at = time[1] * 1000 + math.floor(time[2] / 1000) -- the server's time in ms
 
 -- Returns a number as Redis takes it: handed over as it is, 1e12 would be written with an exponent.
 local digits_of = {}

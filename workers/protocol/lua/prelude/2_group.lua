@@ -27,23 +27,24 @@ local function is_given_back(row)
   return row[2] == '' or row[3] >= READY_MS
 end
 
--- Returns the group settings, or nil if the group has none. A value that was lowered lately still counts as it was before (`former_*`).
+-- A value that was lowered lately still counts as it was before (`former_*`).
+local function count_former(in_force)
+  local counts = in_force.former_until > at
+  in_force.visibility_ms = math.max(in_force.own_visibility_ms, counts and in_force.former_visibility_ms or 0)
+  in_force.max_deliveries = math.max(1, in_force.own_max_deliveries, counts and in_force.former_max_deliveries or 0)
+end
+
+-- Returns the group settings, and the beat (9_beat.lua), or nil if the group has none.
 local function read_settings()
-  local names = { 'policy', 'visibility_ms', 'max_deliveries', 'former_until', 'former_visibility_ms', 'former_max_deliveries',
-    'recovery', 'paused' }
-  local values, in_force = redis.call('HMGET', settings, unpack(names)), {}
-  for i, name in ipairs(names) do
-    in_force[name] = i > 1 and i < 7 and whole_number(values[i], 0) or values[i] or nil
+  local values = redis.call('HMGET', settings, 'policy', 'recovery', 'paused', 'visibility_ms', 'max_deliveries', 'former_until',
+    'former_visibility_ms', 'former_max_deliveries', 'beat', 'unbroken', 'gap')
+  local in_force = { policy = values[1], recovery = values[2], paused = values[3] == '1' }
+  for i, name in ipairs({ 'own_visibility_ms', 'own_max_deliveries', 'former_until', 'former_visibility_ms', 'former_max_deliveries',
+    'beat', 'unbroken', 'gap' }) do
+    in_force[name] = whole_number(values[i + 3], 0)
   end
-  if not in_force.policy or in_force.visibility_ms == 0 then
-    return nil
-  end
-  in_force.max_deliveries = math.max(1, in_force.max_deliveries)
-  if in_force.former_until > at then
-    in_force.visibility_ms = math.max(in_force.visibility_ms, in_force.former_visibility_ms)
-    in_force.max_deliveries = math.max(in_force.max_deliveries, in_force.former_max_deliveries)
-  end
-  return in_force
+  count_former(in_force)
+  return in_force.policy and in_force.own_visibility_ms > 0 and in_force or nil
 end
 
 local NO_SETTINGS = 'NOSETTINGS the group has no settings: join it first'

@@ -65,7 +65,7 @@ end
 local function refusal_of(in_force, holder, lease, verb, token)
   local may, found = may_serve(holder, lease, in_force and in_force.recovery)
   if may then
-    return not in_force and { 'unknown' } or in_force.paused == '1' and { 'paused' } or nil
+    return not in_force and { 'unknown' } or in_force.paused and { 'paused' } or nil
   end
   redis.pcall('HINCRBY', settings, 'refused', 1)
   write_event({ 'event', 'refused', 'group', group, 'verb', verb, 'token', token, 'lease', found })
