@@ -3,7 +3,7 @@
 The calls that embedded workers make, too, are in `workers.protocol.calls`. They take the holder's authority.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 REPORT_LOST = load_script("reaper", "report_lost")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GroupWriter:
     """Writes of one term in one group. All methods raise what redis-py raises; all are fenced."""
 
@@ -68,6 +68,9 @@ class GroupWriter:
         other = Outcome.PUT_OFF if found.next_page else Outcome.GONE
         named = {row.entry_id for row in rows}
         return rows + [Recovered(entry_id, other) for entry_id in entry_ids if entry_id not in named]
+
+    def gone(self, entry_ids: Iterable[bytes]) -> None:
+        """Learn which deliveries are not pending any more, and not by us. Only an observer counts them."""
 
     async def move_due(self) -> DueMoves | Refusal:
         """Make due jobs ready, and release a quarantined job if it may be released."""

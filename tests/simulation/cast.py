@@ -81,9 +81,6 @@ class Actor:
         """Its name in the group, or empty if it is not a consumer."""
         return b""
 
-    def reload(self, changes: Mapping[str, Any]) -> None:
-        """Apply other settings."""
-
     def in_hand(self) -> list[Execution]:
         """Return the executions that would end with the process."""
         return self.world.ledger.running_in(self.process.name) if self.process else []
@@ -231,7 +228,7 @@ class OurWorker(Actor):
         return self._worker.consumer.encode() if self._worker is not None else b""
 
     async def _hear(self, report: Report) -> None:
-        self.world.told(report.facts)
+        self.world.told(str(report.facts.get("error", "")), str(report.facts.get("consumer", "")))
 
     async def _hear_refusal(self, report: Report) -> None:
         if self.process is not None:
@@ -464,7 +461,6 @@ class Replica(Actor):
 
     async def run(self, process: Process) -> None:  # noqa: ARG002
         self.reaper = Reaper(self.settings)
-        self.reaper.on("error")(self._hear)
         await self.reaper.run()
 
     @property
@@ -481,22 +477,15 @@ class Replica(Actor):
         """Whether it believes that it holds the lease, and watches the group."""
         return self.reaper is not None and self.reaper.held > 0
 
-    async def _hear(self, report: Report) -> None:
-        self.world.told(report.facts)
-
     async def stop(self) -> None:
         if self.reaper is not None:
             self.reaper.stop()
 
-    def reload(self, changes: Mapping[str, Any]) -> None:
+    def change_settings(self, changes: Mapping[str, Any]) -> None:
+        """Use other settings from the next start on."""
         values = self.settings.model_dump(exclude_unset=True) | dict(changes)
         values["groups"] = self.settings.groups
         self.settings = PacedSettings(**values)
-        if self.process is not None and not self.process.dead and self.reaper is not None:
-            self.process.start(self._reload(self.reaper))
-
-    async def _reload(self, reaper: Reaper) -> None:
-        reaper.reload(self.settings)
 
 
 # ---- operators
