@@ -93,9 +93,9 @@ class HandlerCalls:
         find: Callable[[bytes | None, Way], Way] = ways.get  # type: ignore[assignment]
 
         def way_of(job: Job) -> Way:
-            return find(job.value_of(encoded), otherwise) if ways else otherwise
+            return find(job.value_of(encoded), otherwise)
 
-        self.way_of = way_of
+        self.way_of: Callable[[Job], Way] = way_of if ways else lambda _job: otherwise
         """Returns how a job is run."""
         self.invoke: Invoke = (lambda job: way_of(job).invoke(job)) if ways else otherwise.invoke
         """Runs the handler of a job."""

@@ -150,7 +150,7 @@ class Reader(WorkerPart):
         words += ["STREAMS", *(source.key for source in sources), *(">" for _ in sources)]
         entries = parse_read_reply(await self._connection.execute_command("XREADGROUP", *words))
         if claims:
-            await self._give_back([entry for entry in entries if entry.idle_ms < 0])
+            await self._give_back([entry for entry in entries if entry[3] < 0])
         deliveries = self._deliveries(entries, asked_at)
         self._planner.learn(len(deliveries))
         return deliveries
@@ -176,7 +176,7 @@ class Reader(WorkerPart):
         After a step back of the server's clock, their delivery times lie in the future, and Redis takes them for old.
         """
         for source in self._membership.both:
-            theirs = [(one.entry_id, one.deliveries_before) for one in taken if self._by_key[one.stream] is source]
+            theirs = [(entry_id, before) for stream, entry_id, _, _, before in taken if self._by_key[stream] is source]
             failures = 0
             while theirs and not self._stopping.is_set():
                 try:

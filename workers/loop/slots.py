@@ -71,8 +71,8 @@ class Gatherer:
         """
         begins: list[Delivery | Batch] = []
         for job in deliveries:
-            call = self._way_of(job)
-            if not isinstance(call, BatchCall) or self._begins_alone(job):
+            call, may_be_last = self._way_of(job), job.deliveries > 1 or job.is_quarantined
+            if not isinstance(call, BatchCall) or (may_be_last and self._begins_alone(job)):
                 begins.append(job)
                 continue
             waiting = self._waiting.setdefault(call, [])
