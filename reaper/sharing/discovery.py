@@ -5,7 +5,7 @@ which all of them read. So only a replica that scans needs the right to `SCAN`.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,13 @@ import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from reaper.context import ReplicaContext
 from reaper.replicas import SCANNED
 from reaper.settings import GroupSettings, ReaperSettings, redis_pattern
+from reaper.sharing.tenures import Tenures
 from reaper.watched import change_watched, read_found
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.keys import NamespaceKeys, check_apart, group_keys, split_pair
+from workers.protocol.keys import check_apart, group_keys, split_pair
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, in_words, is_nothing_there, is_outage, meaning_of
 from workers.protocol.messages import text
@@ -39,29 +41,17 @@ READ = "read which groups to watch"
 class Discovery:
     """The groups that are watched besides those that the settings name. `run` must be running."""
 
-    def __init__(
-        self,
-        client: Redis,
-        keys: NamespaceKeys,
-        settings: ReaperSettings,
-        digest: str,
-        changed: Callable[[], None],
-        scanned: Callable[[], None],
-    ) -> None:
-        """``digest`` of the settings: replicas with other settings find other groups.
-
-        ``changed`` is called when other groups are to be watched, and ``scanned`` when `scan` has changed.
-        """
-        self._client = client
-        self._keys = keys
-        self._settings = settings
+    def __init__(self, context: ReplicaContext, tenures: Tenures, digest: str) -> None:
+        """``digest`` of the settings: replicas with other settings find other groups."""
+        self._context = context
+        self._client = context.client
+        self._settings = context.settings
+        self._keys = context.settings.namespace_keys
+        self._tenures = tenures
         self._digest = digest
-        self._changed = changed
-        self._scanned = scanned
         self._version: str | None = None
         self._is_news = anyio.Event()
         self._turn = anyio.Event()
-        self._may_scan = True
         self.is_scanning = False
         self.scan = ""
         """How the last scan of this replica went: SCANNED, or why it failed. '' = there was none."""
@@ -73,8 +63,8 @@ class Discovery:
 
     @property
     def interval_ms(self) -> int | None:
-        """Time between two scans. None = this replica does not scan."""
-        return to_ms(self._settings.discovery) if self._settings.patterns and self._may_scan else None
+        """Time between two scans. None = no group is a pattern."""
+        return to_ms(self._settings.discovery) if self._settings.patterns else None
 
     def hear(self, version: str, *, is_our_turn: bool) -> None:
         """Read the groups if they have changed, and scan if it is our turn."""
@@ -106,7 +96,7 @@ class Discovery:
             before, self.found = self.found, found
             _log("added", [pair for pair in found if pair not in (before or {})])
             _log("removed", [pair for pair in before or {} if pair not in found])
-            self._changed()
+            self._tenures.watch(self._settings.watched_with(found))
 
     async def _scan_in_turn(self) -> None:
         while True:
@@ -118,25 +108,14 @@ class Discovery:
                 failure = await self._scan(self._settings)
             except (RedisError, OSError) as error:
                 failure, self.scan = error, before if is_outage(error) else str(error)
-                self._may_scan = meaning_of(error) is not Meaning.DENIED
             else:
                 self.scan = SCANNED
             finally:
                 self.is_scanning = False
             if self.scan != before:
-                self._scanned()
+                self._context.changed()
                 if failure:
                     logger.warning("cannot scan for streams: %s", fields(cause=in_words(failure)))
-            if not self._may_scan:
-                await self._leave_it_to_others()
-
-    async def _leave_it_to_others(self) -> None:
-        try:
-            await self._client.zrem(self._keys.scanned, self._digest)
-        except (RedisError, OSError):
-            logger.debug("cannot hand the scan over", exc_info=True)  # they scan one interval later
-        await anyio.sleep(self._settings.discovery.total_seconds())
-        self._may_scan = True  # an administrator may have granted the right
 
     # ---- scanning
 
