@@ -21,7 +21,7 @@ OFFER = "offer:"
 """The value of a lease that is for one replica only begins so. The ID of the replica follows."""
 OFFER_MS = 2_000
 """For so long a lease that was handed over is for one replica only."""
-PAGE = 100
+PAGE = 500
 """Pending entries that a tick reads."""
 
 

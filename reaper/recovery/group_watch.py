@@ -52,12 +52,6 @@ SPREAD = 0.2
 class GroupWatch:
     """One group, one term. An idle group has no task: an alarm sends its tick, and a callback reads the answer."""
 
-    __slots__ = (
-        "_alarm", "_chores", "_context", "_end", "_ended", "_has_scanned", "_interval_s", "_keys", "_lease", "_lost",
-        "_next_full_s", "_notes", "_observer", "_poll_s", "_scanned_s", "_sources", "_term", "_ticking", "_writer",
-        "group",
-    )  # fmt: skip
-
     def __init__(
         self,
         context: ReplicaContext,
@@ -154,7 +148,7 @@ class GroupWatch:
         self._lease.tick(self._term.holder, after, retry_after, self._answered)
 
     def _tick_again(self, pause_s: float) -> None:
-        self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S)
+        self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S if pause_s else 0)
 
     def _answered(self, reply: Any) -> None:
         if self._end is None:  # else it was asked for in a term that is over
@@ -173,27 +167,19 @@ class GroupWatch:
             self._look_failed(error)
         else:
             self._notes.scanned(self._context.server_ms())
+            if PAGE in map(len, reply[2:4]):  # a mass of new deliveries
+                pause_s = 0
         self._tick_again(pause_s)
 
     def _act_on(self, due_ms: int, has_settings: int, new: Rows, of_retry: Rows, error: bytes) -> Exception | None:
         """Arm timers for new deliveries, and begin other work that a tick shows. Return why a part of it failed."""
         for scanner, rows in zip(self._ticking, (new, of_retry), strict=False):
             scanner.saw(rows)
-            if len(rows) == PAGE:
-                self._chores.wake(self._scan_tails)
         if not has_settings:
             self._chores.wake(self._restore_settings)
         if 0 <= due_ms <= self._interval_s * 1000:
             self._move_soon()
         return ResponseError(text(error)) if error else None
-
-    async def _scan_tails(self) -> None:
-        """Read the rest of a mass of new deliveries."""
-        try:
-            for source in list(self._sources.values()):
-                await source.scanner.tail()
-        except (RedisError, OSError) as error:
-            self._look_failed(error)
 
     async def _restore_settings(self) -> None:
         logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))

@@ -64,7 +64,6 @@ class Tenure:
         """The value that we take the lease by; '' = the next attempt draws one."""
         self._may_be_ours = False
         """The lease may have that value, after an attempt without an answer."""
-        self._attempts: anyio.CancelScope | None = None
         self._watch: GroupWatch | None = None
         self._left: anyio.Event | None = None
         """Set when the group was left for good; None = it stays."""
@@ -87,8 +86,6 @@ class Tenure:
         self._alarm.cancel()
         if self._watch:
             self._watch.end(EndOfTerm.STOPPED)
-        elif self._attempts:
-            self._attempts.cancel()
         elif not self._is_busy:
             self._wait(0)
         return self._left
@@ -200,14 +197,12 @@ class Tenure:
         self._holder = self._holder or self._lease.new_holder()
         term: Authority | None = None
         wait_s = random.uniform(*RETRY_S)
-        with anyio.CancelScope() as self._attempts:
-            try:
-                if self._left is None:
-                    term, wait_s = await self._try(self._holder)
-            except (RedisError, OSError) as error:
-                # The attempt may have won. The same holder asks again, and its own value counts as won.
-                self._notes.failed(TAKE, error)
-        self._attempts = None
+        try:
+            if self._left is None:
+                term, wait_s = await self._try(self._holder)
+        except (RedisError, OSError) as error:
+            # The attempt may have won. The same holder asks again, and its own value counts as won.
+            self._notes.failed(TAKE, error)
         if term:
             self._holder = ""
             self._hold(term)
