@@ -28,7 +28,7 @@ from reaper.replicas import GroupReport
 from reaper.tasks import Chores
 from reaper.wheel import SLOT_S, Alarm
 from workers.protocol.calls.group_load import group_names
-from workers.protocol.calls.group_moves import Authority, DueMoves
+from workers.protocol.calls.group_moves import DueMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
@@ -76,9 +76,7 @@ class GroupWatch:
         self._verdict = verdict
         self._keys = group.keys
         self._chores = Chores(context.wheel, context.tasks, group.keys.pair, self._failed)
-        self._writer = GroupWriter(
-            context.recoveries, context.reads, group, Authority(term.holder, term.token), lease.journal_limit
-        )
+        self._writer = GroupWriter(context.recoveries, context.reads, group, term, lease.journal_limit)
         self._lost = LostDeliveries(self._writer, context.settings.consumer_retention)
         self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}
@@ -327,9 +325,9 @@ class GroupWatch:
     def _pause_after(self, moved: DueMoves) -> float | None:
         quick, slow = RELEASE_POLL_S
         waits = moved.quarantined + moved.out > 0
-        self._poll_s = quick if not waits or moved.jobs or moved.settled else min(self._poll_s * 1.5, slow)
+        self._poll_s = quick if not waits or moved.released or moved.settled else min(self._poll_s * 1.5, slow)
         pauses = [self._poll_s] if waits else []
-        if moved.next_due_ms is not None and moved.next_due_ms <= self._interval_s * 1000:
+        if 0 <= moved.next_due_ms <= self._interval_s * 1000:
             pauses.append(moved.next_due_ms / 1000)
         return min(pauses, default=None)
 

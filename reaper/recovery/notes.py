@@ -309,12 +309,13 @@ class GroupNotes:
         now = anyio.current_time()
         if moved.held:
             self._last_held_at = now
-            self.failed(MOVE_DUE, ResponseError(f"some jobs cannot be made ready, retrying: {moved.why}"))
+            self.failed(MOVE_DUE, ResponseError(f"some jobs cannot be made ready, retrying: {text(moved.why)}"))
         elif now - self._last_held_at > HELD_FOR_S:
             self.worked(MOVE_DUE)
-        self.tally.recovered += len(moved.jobs)
-        for job_id, new_entry in moved.jobs:
-            self._report("recovered", job=text(job_id), new_entry=text(new_entry), reason="released")
+        if moved.released:
+            job_id, new_entry = map(text, moved.released)
+            self.tally.recovered += 1
+            self._report("recovered", job=job_id, new_entry=new_entry, reason="released")
 
     # ---- observers
 

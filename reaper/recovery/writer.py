@@ -11,10 +11,11 @@ import anyio
 from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
+from reaper.lease import Term
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves
+from workers.protocol.calls.group_moves import DueMoves, GroupMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
-from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind, read_refusal
+from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text, whole_number
 from workers.protocol.scripts import load_script
@@ -36,7 +37,7 @@ class GroupWriter:
     reads: Redis
     """For calls that find and report, which may wait for each other."""
     group: WatchedGroup
-    authority: Authority
+    term: Term
     journal_limit: int
     """Length of the journal; 0 = none is written."""
 
@@ -48,7 +49,7 @@ class GroupWriter:
     @property
     def moves(self) -> GroupMoves:
         """The scripts that embedded workers call, too."""
-        return GroupMoves(self.keys, self.journal_limit, self.authority)
+        return GroupMoves(self.keys, self.journal_limit, self.term.holder, self.term.token)
 
     async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover.lua``).
@@ -80,9 +81,9 @@ class GroupWriter:
 
         ``consumer`` held them in ``source``. Returns the lost ones.
         """
-        words = self.moves.spell_for_all(source, consumer, int(is_certain), *entry_ids)
-        reply = await REPORT_LOST.run(self.reads, *words)
-        return list(reply[1:]) if reply[0] == b"ok" else read_refusal(reply)
+        return await self.moves.run(
+            REPORT_LOST, lambda *lost: list(lost), self.reads, source, consumer, int(is_certain), *entry_ids
+        )
 
     async def consumers(self, source: str) -> set[bytes]:
         """Return the group's consumers in ``source``."""

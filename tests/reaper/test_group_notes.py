@@ -279,7 +279,7 @@ async def test_a_recovered_delivery_is_reported_as_stalled_and_as_recovered(told
 
 async def test_a_quarantined_job_is_reported_as_stalled_and_as_recovered_when_it_is_released(told: Told) -> None:
     told.notes.batch([row(Outcome.QUARANTINED)])
-    told.notes.moved(DueMoves(quarantined=0, out=1, settled=0, jobs=((b"job-1-0", b"9-0"),)))
+    told.notes.moved(DueMoves(quarantined=0, out=1, settled=0, released=(b"job-1-0", b"9-0")))
     assert await told.reports() == [
         ("stalled", facts()),
         ("recovered", {"job": "job-1-0", "new_entry": "9-0", "reason": "released"}),

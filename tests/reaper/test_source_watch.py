@@ -10,6 +10,7 @@ import anyio
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from reaper.lease import Term
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.notes import GroupNotes
 from reaper.recovery.rate import RateLimit
@@ -20,7 +21,6 @@ from reaper.settings import ReaperSettings
 from reaper.tasks import Chores, Tasks
 from reaper.wheel import Wheel
 from tests.support.virtual_time import VIRTUAL_TIME
-from workers.protocol.calls.group_moves import Authority
 from workers.protocol.calls.refusals import Refusal
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
@@ -64,7 +64,7 @@ class World:
         self.chores = Chores(self.wheel, self.tasks, group.keys.pair, lambda: None)
         self.watch = SourceWatch(
             cast("ReplicaContext", context),
-            GroupWriter(cast("Any", self), cast("Any", self), group, Authority("alice", 7), 100),
+            GroupWriter(cast("Any", self), cast("Any", self), group, Term("alice", 7), 100),
             group.keys.stream,
             notes=self.notes,
             rate=RateLimit(0),
