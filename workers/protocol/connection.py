@@ -69,14 +69,18 @@ def commands_client(
     In a cluster, ``key`` names the slot whose node it is for. Without it, each command goes to the node of its own key,
     and a command without a key to that of slot 0. ``max_connections`` is for each node.
     """
-    return _client(url, key, timeout_s, max_connections)
+    source = _Source(url, timeout_s, max_connections)
+    pool = source.pool(key or "")
+    if source.address.topology is not Topology.CLUSTER or key is not None:
+        return _raw(Redis.from_pool(pool))
+    return _raw(RoutedClient(pool, source.directory(), source.client_at))
 
 
 def reader_client(
     url: str, *, key: str = "", block_ms: int = BLOCK_MS, timeout_s: float = COMMAND_TIMEOUT_S
 ) -> "Redis":
     """Return a client with one connection of its own for reads that block up to ``block_ms``. ``key`` is as above."""
-    return _client(url, key, block_ms / 1000 + timeout_s, 1)
+    return commands_client(url, key=key, timeout_s=block_ms / 1000 + timeout_s, max_connections=1)
 
 
 class _Source:
@@ -124,14 +128,6 @@ class _Source:
     def client_at(self, node: Host) -> "Redis":
         """Return a client for one node of a cluster."""
         return _raw(Redis.from_pool(self.pool(host=node[0], port=node[1])))
-
-
-def _client(url: str, key: str | None, timeout_s: float, max_connections: int) -> "Redis":
-    source = _Source(url, timeout_s, max_connections)
-    pool = source.pool(key or "")
-    if source.address.topology is not Topology.CLUSTER or key is not None:
-        return _raw(Redis.from_pool(pool))
-    return _raw(RoutedClient(pool, source.directory(), source.client_at))
 
 
 def _raw(client: "Redis") -> "Redis":
@@ -240,9 +236,8 @@ async def drop_idle(client: "Redis", error: Exception) -> None:
 
 def drop_idle_blocking(client: "redis.Redis", error: Exception) -> None:
     """Do the same with a client of `blocking_client`."""
-    pool: Any = client.connection_pool
     if not takes_no_more_clients(error):
-        pool.drop_idle()
+        client.connection_pool.disconnect(inuse_connections=False)
 
 
 def blocking_client(

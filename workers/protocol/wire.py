@@ -137,8 +137,6 @@ class _BlockingImproved(BlockingConnection):
 
     def connect(self) -> None:
         """Connect, or return at once if it is connected, and to the right server."""
-        if self.should_reconnect():  # type: ignore[no-untyped-call]
-            self.disconnect()  # type: ignore[no-untyped-call]
         if self.route:
             self.route.lead_blocking(self)
         super().connect()  # type: ignore[no-untyped-call]
@@ -159,15 +157,9 @@ class Pool(BlockingConnectionPool):
     ones are idle, above all if the server accepts no more clients.
     """
 
-    async def release(self, connection: AbstractConnection) -> None:
-        """Take a connection back."""
-        await super().release(connection)
-        if not connection.is_connected and connection in self._available_connections:
-            self._available_connections.remove(connection)
-            self._available_connections.insert(0, connection)
-
     async def get_connection(self, *words: Any, **options: Any) -> AbstractConnection:
         """Return a connected connection. Raises what redis-py raises, or AllInUseError."""
+        self._available_connections.sort(key=_is_connected)
         with _exhausted(self):
             connection = await super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
         return cast("AbstractConnection", connection)
@@ -176,23 +168,16 @@ class Pool(BlockingConnectionPool):
 class BlockingPool(redis.BlockingConnectionPool):
     """As `Pool`, for threads."""
 
-    def release(self, connection: Any) -> None:
-        """Take a connection back."""
-        super().release(connection)  # type: ignore[no-untyped-call]
-        with self.pool.mutex, suppress(ValueError):  # another thread may have taken it
-            if not connection.is_connected:
-                self.pool.queue.remove(connection)
-                self.pool.queue.insert(0, connection)
-
     def get_connection(self, *words: Any, **options: Any) -> Any:
         """Return a connected connection. Raises what redis-py raises, or AllInUseError."""
+        with self.pool.mutex:
+            self.pool.queue.sort(key=_is_connected)
         with _exhausted(self):
             return super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
 
-    def drop_idle(self) -> None:
-        """Have each connection connect anew before its next call. Other threads go on with the call under way."""
-        for connection in self._connections:
-            connection.mark_for_reconnect()
+
+def _is_connected(connection: Any) -> bool:
+    return connection is not None and connection.is_connected
 
 
 @contextmanager
