@@ -13,14 +13,15 @@ from workers.protocol.calls.moves import (
     HeartbeatAnswer,
     HeartbeatEntry,
     Moves,
+    Outcome,
     Settled,
     SettleEntry,
     SettleResult,
+    Verdict,
 )
 from workers.protocol.calls.recovery import Outcome as Recovered
 from workers.protocol.calls.recovery import Recovery
 from workers.protocol.calls.refusals import Refusal, RefusalKind
-from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.keys import group_keys
 
 pytestmark = [pytest.mark.anyio, pytest.mark.contract]
