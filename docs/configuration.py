@@ -86,9 +86,8 @@ A table `[[groups]]` needs `stream` and `group`. Its `visibility_timeout`, `max_
 those of the file. `stream = "orders:*"` is a pattern, and `exclude = ["orders:test:*"]` lists exceptions
 ([patterns](scaling.md#patterns)).
 
-A running replica reads the file again on SIGHUP.
-`groups`, `visibility_timeout`, `max_deliveries` and `redelivery` then change at once.
-Other settings need a restart, and the log names them. If the new file has an error, the old settings stay in force.
+To change a setting, edit the file and restart the replicas one by one. A replica that stops hands its groups over
+within 100 ms.
 
 `--log-level debug|info|warning|error` and `--log-format console|json` are flags only.
 

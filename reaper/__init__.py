@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from reaper.service import Reaper as Reaper
-    from reaper.service import ReaperEvent as ReaperEvent
     from reaper.settings import GroupSettings as GroupSettings
     from reaper.settings import ReaperSettings as ReaperSettings
     from workers.protocol.errors import ConfigurationError as ConfigurationError
@@ -24,16 +23,13 @@ if TYPE_CHECKING:
     from workers.protocol.errors import UnreachableError as UnreachableError
     from workers.protocol.errors import UnsupportedServerError as UnsupportedServerError
     from workers.protocol.messages import Redelivery as Redelivery
-    from workers.runtime.callbacks import Report as Report
 else:
     _HOMES = {
         "ConfigurationError": "workers.protocol.errors",
         "GroupSettings": "reaper.settings",
         "Reaper": "reaper.service",
-        "ReaperEvent": "reaper.service",
         "ReaperSettings": "reaper.settings",
         "Redelivery": "workers.protocol.messages",
-        "Report": "workers.runtime.callbacks",
         "StreamReaperError": "workers.protocol.errors",
         "UnreachableError": "workers.protocol.errors",
         "UnsupportedServerError": "workers.protocol.errors",

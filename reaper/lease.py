@@ -36,29 +36,18 @@ class EndOfTerm(StrEnum):
     """Another replica comes first for the group."""
     NOT_OURS = "not_ours"
     """The lease expired, or another replica has it: a call found that."""
-    RELOADED = "reloaded"
-    """The settings of the group were changed. The replica keeps the lease."""
     FAILED = "failed"
     """The work raised an error that nobody expected."""
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """The time in which one replica holds the lease of one group."""
-
-    holder: str
-    """Value of the lease. An observer has none ('')."""
-    token: int
-    """Counts the terms of the group. It is for people, and decides nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
     """The answer to an attempt to take a lease."""
 
+    holder: str
+    """Value of the lease, which is ours or another replica's."""
     token: int = 0
-    """0 = another replica holds it: ``holder``, for ``left_ms``."""
-    holder: str = ""
+    """Counts the terms of the group; 0 = another replica holds the lease, for ``left_ms``."""
     left_ms: int = 0
     refusal: str = ""
     """Why the policy cannot work with this stream; '' = it can."""
@@ -117,9 +106,9 @@ class GroupLease:
         )  # fmt: skip
         won, *reply = await LEASE_TAKE.run(self.client, *words)
         if not won:
-            return Taken(holder=text(reply[0]), left_ms=reply[1])
+            return Taken(text(reply[0]), left_ms=reply[1])
         token, _, refusal, *before = reply
-        return Taken(token, holder, to_ms(self.ttl), text(refusal), tuple(map(text, before)))
+        return Taken(holder, token, refusal=text(refusal), before=tuple(map(text, before)))
 
     def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:
         """Extend the lease, note a beat, and look behind a position in each stream (``tick.lua``).

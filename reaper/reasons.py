@@ -83,7 +83,7 @@ def reason_of(kind: ProblemKind, report: GroupReport, at_ms: int, holder: str) -
             age_s = (at_ms - report.last_scan_ms) / 1000
             return f"the last scan was {age_s:.0f} s old when the holder of the lease reported. See its log."
         case ProblemKind.OVERDUE:
-            return f"recovery is {report.late_ms / 1000:.0f} s late. Check recovery_rate and the log of {holder}."
+            return f"recovery is {report.late_ms / 1000:.0f} s late. See the log of {holder}."
         case ProblemKind.HELD:
             return f"{counted(report.held, 'overdue delivery')} cannot be redelivered. See the log of {holder}."
         case _:
@@ -124,14 +124,17 @@ def _deliveries(number: int) -> str:
 
 
 def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) -> list[GroupReport]:
-    """Return the reports of the worst groups, the worst first."""
+    """Return the reports of the worst groups, the worst first, and then any others. Hot: most have no problem."""
+    noted, others = list[GroupReport](), list[GroupReport]()
+    for one in reports:
+        has_news = one.false_alarms or one.in_doubt or one.false_recoveries or kinds_of(one, at_ms)
+        (noted if has_news else others).append(one)
 
-    def rank(one: GroupReport) -> tuple[int, bool, int, int, str]:
+    def rank(one: GroupReport) -> tuple[int, int, int, str]:
         by_kind = min((_RANKS[kind] for kind in kinds_of(one, at_ms)), default=len(_RANKS))
-        is_remarkable = one.false_alarms or one.in_doubt or one.false_recoveries
-        return by_kind, not is_remarkable, -one.late_ms, -one.held, one.pair
+        return by_kind, -one.late_ms, -one.held, one.pair
 
-    return nsmallest(most, reports, key=rank)
+    return nsmallest(most, noted, key=rank) + others[: max(0, most - len(noted))]
 
 
 def count_patterns(

@@ -33,8 +33,26 @@ Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
-    """Counters and states of one group since the term began."""
+class GroupReport:
+    """The state of one stream/group pair since the term began, as the replica knows it that serves it, or cannot."""
+
+    stream: str
+    group: str
+    visibility_ms: Whole
+    max_deliveries: Whole
+    redelivery: str
+    pattern: str = ""
+    """The pattern that the group was found by; '' = the settings name it."""
+    token: Whole = 0
+    """Counts the terms of the group; 0 = this replica does not hold its lease."""
+
+    scan_interval_ms: Whole = 0
+    """Time between two scans of the group; 0 = unknown."""
+    timers: Whole = 0
+    next_due_ms: Whole | None = None
+    """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
+    late_ms: Whole = 0
+    """For how long recovery should have begun: the replica is too slow."""
 
     last_scan_ms: Whole = 0
     """When the latest scan (full or not) ended; 0 = none yet."""
@@ -65,35 +83,6 @@ class Tally:
     """Why recovery refuses here: '' | several_groups | explicit_ids | foreign_namespace | no_group | …"""
     paused: bool = False
     error: str = ""
-
-    @property
-    def is_remarkable(self) -> bool:
-        """Tell whether there is more to say than how many deliveries were recovered."""
-        failures = self.refusal or self.error or self.paused or self.held or self.lost or self.unread_ms
-        return bool(failures or self.in_doubt or self.false_alarms or self.false_recoveries)
-
-
-@dataclass(slots=True, kw_only=True)
-class GroupReport(Tally):
-    """The state of one stream/group pair as a replica knows it that serves it, or cannot."""
-
-    stream: str
-    group: str
-    visibility_ms: Whole
-    max_deliveries: Whole
-    redelivery: str
-    pattern: str = ""
-    """The pattern that the group was found by; '' = the settings name it."""
-    token: Whole = 0
-    """Counts the terms of the group; 0 = this replica does not hold its lease."""
-
-    scan_interval_ms: Whole = 0
-    """Time between two scans of the group; 0 = unknown."""
-    timers: Whole = 0
-    next_due_ms: Whole | None = None
-    """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
-    late_ms: Whole = 0
-    """For how long recovery should have begun: a limit of the rate, or a replica too slow."""
 
     @property
     def pair(self) -> str:

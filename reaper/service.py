@@ -11,19 +11,18 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import Self
 
 import anyio
 from anyio.abc import TaskStatus
 
 from reaper.metrics import ReplicaMetrics
 from reaper.pipelined import PipelinedClient
-from reaper.reasons import MOST_WORST, count_patterns, worst
+from reaper.reasons import count_patterns, worst
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport, Replica
 from reaper.settings import ReaperSettings
@@ -33,7 +32,6 @@ from workers.protocol.connection import commands_client
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.server import check_server
-from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.notices import Notices, notices_client
@@ -42,15 +40,12 @@ from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
-ReaperEvent = Literal["stalled", "recovered", "dead_lettered", "lease_taken", "lease_left", "error"]
-EVENTS: frozenset[str] = frozenset(get_args(ReaperEvent))
 FAREWELL_S = 2.0
-"""How long leaving the hash of replicas may take at the end, and how long callbacks may."""
+"""How long leaving the hash of replicas may take at the end."""
 CONNECTIONS = 16
 """At most, for the work on groups, and as many for their leases. They are opened as they are needed."""
 RECOVERIES, MOST_RECOVERIES = 2, 32
 """Connections for recovery calls, and calls of one pipeline. While the server runs one, the replica reads another."""
-RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
 
 
 @cache
@@ -73,19 +68,18 @@ class Reaper:
         self.host = socket.gethostname()
         self.replica_id = f"{settings.name or self.host}-{os.getpid()}-{secrets.token_hex(3)}"
         self._keys = settings.namespace_keys
-        self._callbacks: Callbacks[str] = Callbacks(EVENTS)
         self._client = commands_client(settings.redis_url, max_connections=CONNECTIONS)
         self._leases = commands_client(settings.redis_url, max_connections=CONNECTIONS)
         self._listener = notices_client(settings.redis_url, self._keys.replicas)
         self._registry = Registry(
             self._leases,
             self._keys,
-            lambda: self.settings,
+            settings,
             self.replica_id,
             self._replica,
             lambda: self._tenures.pairs,
             self._reranked,
-            self._reload,
+            self._found,
         )
         self._context = ReplicaContext(
             replica_id=self.replica_id,
@@ -95,7 +89,6 @@ class Reaper:
             reads=PipelinedClient(self._client),
             leases=PipelinedClient(self._leases),
             notices=Notices(self._listener),
-            callbacks=self._callbacks,
             changed=self._registry.at_once,
             server_ms=lambda: monotonic_ms() + self._registry.clock_offset_ms,
         )
@@ -109,14 +102,6 @@ class Reaper:
         """The server's version; '' before `run`."""
         self._started_ms = 0
         self._inside = AsyncExitStack()
-
-    def on(self, event: ReaperEvent) -> Callable[[CallbackT], CallbackT]:
-        """Register an async callback for an event, as in ``@reaper.on("recovered")``. It gets a `Report`.
-
-        Reports come in the order of the replies. Calls overlap, so the order of two events of one job can differ from
-        the journal, which has the order of the writes.
-        """
-        return self._callbacks.on(event)
 
     @property
     def held(self) -> int:
@@ -172,7 +157,6 @@ class Reaper:
             try:
                 self.server = await once_served(self._ask_server, lambda error: self._registry.failed("begin", error))
                 async with anyio.create_task_group() as tasks:
-                    await tasks.start(self._callbacks.run)
                     tasks.start_soon(self._registry.run)
                     tasks.start_soon(self._registry.discovery.run)
                     tasks.start_soon(self._metrics.run)
@@ -188,11 +172,9 @@ class Reaper:
         return await check_server(self._leases, self.settings.redis_url)
 
     async def _farewell(self) -> None:
-        """Unregister and report what is left, each in bounded time, and close all connections."""
+        """Unregister in bounded time, and close all connections."""
         with anyio.move_on_after(FAREWELL_S):
             await self._registry.leave()
-        with anyio.move_on_after(FAREWELL_S):
-            await self._callbacks.drain()
         context = self._context
         for client in (context.recoveries, context.reads, context.leases, self._client, self._leases):
             await client.aclose()
@@ -207,23 +189,8 @@ class Reaper:
         if self._loop is not None and self._scope is not None:  # else `run` sees that it need not begin
             call_in(self._loop, self._scope.cancel)
 
-    def reload(self, settings: ReaperSettings) -> None:
-        """Apply changed groups and their defaults, and log other changed settings, which need a restart."""
-        fixed = [
-            name
-            for name in ReaperSettings.model_fields
-            if name not in RELOADABLE and getattr(settings, name) != getattr(self.settings, name)
-        ]
-        if fixed:
-            logger.warning("changed settings need a restart: %s", fields(settings=",".join(sorted(fixed))))
-        changes = {name: getattr(settings, name) for name in RELOADABLE}
-        self.settings = self.settings.model_copy(update=changes)
-        self._reload()
-        self._registry.at_once()
-        logger.info("settings reloaded: %s", fields(groups=len(self.settings.groups)))
-
-    def _reload(self) -> None:
-        self._tenures.reload(self.settings, self.settings.watched_with(self._registry.discovery.found or {}))
+    def _found(self) -> None:
+        self._tenures.watch(self.settings.watched_with(self._registry.discovery.found or {}))
 
     async def __aenter__(self) -> Self:
         tasks = await self._inside.enter_async_context(anyio.create_task_group())
@@ -255,7 +222,7 @@ class Reaper:
     def _replica(self, at_ms: int) -> Replica:
         """Return what is registered of this replica at ``at_ms``, by the server's clock."""
         self._started_ms = self._started_ms or at_ms
-        reports = self._tenures.reports(most=MOST_WORST)
+        reports = self._tenures.reports().values()
         return Replica(
             id=self.replica_id,
             name=self.settings.name or self.host,
@@ -271,7 +238,7 @@ class Reaper:
             server=self.server,
             watched=len(self._tenures.pairs),
             held=self.held,
-            patterns=count_patterns(self._tenures.numbers(), reports.values(), at_ms),
+            patterns=count_patterns(self._tenures.numbers(), reports, at_ms),
             scan=self._registry.discovery.scan,
-            groups={report.pair: report for report in worst(reports.values(), at_ms)},
+            groups={report.pair: report for report in worst(reports, at_ms)},
         )

@@ -191,9 +191,6 @@ class ReaperSettings(ProgramSettings):
     full_scan_interval: Seconds = seconds(
         30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
     )
-    recovery_rate: float = Field(
-        default=0, ge=0, description="Most recoveries per second of each group, for example 100. 0 is no limit."
-    )
     health_host: HealthHost = "127.0.0.1"
     journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
     consumer_retention: Seconds | None = seconds(
@@ -211,7 +208,7 @@ class ReaperSettings(ProgramSettings):
 
     @model_validator(mode="after")
     def _check_namespace(self) -> Self:
-        assert self.namespace_keys  # raises where a key of it cannot work
+        namespace_keys(self.namespace_keys.namespace)  # raises where a key of it cannot work
         return self
 
     @property

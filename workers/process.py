@@ -4,18 +4,17 @@ import logging
 import signal
 from collections.abc import AsyncIterable
 from contextlib import nullcontext
+from math import inf
 
 import anyio
 from anyio.abc import TaskStatus
 from redis.exceptions import RedisError
 
-from workers.embedded.autoclaim import Autoclaim
 from workers.embedded.upkeep import Upkeep
 from workers.loop.adoption import Adoption
 from workers.loop.context import WorkerContext
 from workers.loop.dispatch import Handlers
-from workers.loop.heartbeat import Heartbeat
-from workers.loop.heartbeat_thread import HeartbeatThread, MakeThread
+from workers.loop.heartbeat import Begin, Heartbeat, begin_thread
 from workers.loop.in_flight import Delivery
 from workers.loop.isolation import Isolation
 from workers.loop.reading import Reader
@@ -37,11 +36,9 @@ from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
-FLUSH_S = 5.0
-"""How long settlements may take at the end, whatever is left of the drain timeout."""
 JOINING = "joining the group"
-LAST_FLUSH_S = 2.0
-"""The same where the worker was told to end at once, or was cancelled."""
+FLUSH_S, QUICK_FLUSH_S = 5.0, 2.0
+"""How long settlements may take at the end. The quick one: the worker was told to end at once, or was cancelled."""
 FAREWELL_S = 2.0
 """How long callbacks and the removal of our consumer may take at the end."""
 
@@ -54,9 +51,9 @@ class WorkerProcess:
         settings: WorkerSettings,
         handlers: Handlers,
         callbacks: Callbacks[str],
-        make_thread: MakeThread = HeartbeatThread,
+        begin: Begin = begin_thread,
     ) -> None:
-        """``make_thread`` is for the heartbeat. Raises ConfigurationError if the handlers cannot run jobs."""
+        """``begin`` is for the heartbeat. Raises ConfigurationError if the handlers cannot run jobs."""
         calls = handlers.calls(settings)
         self.forced = False
         """Told to end at once, before everything was done."""
@@ -69,7 +66,7 @@ class WorkerProcess:
         self._context = context = WorkerContext.make(settings, callbacks)
         self._upkeep = Upkeep(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)
-        self._heartbeat = Heartbeat(context, make_thread)
+        self._heartbeat = Heartbeat(context, begin)
         isolation = Isolation(context.membership.both, lambda: context.membership.visibility_s)
         self._settlements = Settlements(context, isolation.have_settled)
         self._runner = Runner(context, calls, self._settlements, self._heartbeat, isolation, self._is_ending)
@@ -84,8 +81,7 @@ class WorkerProcess:
             if calls.batch_call_of
             else None,
         )
-        stalled = Autoclaim(context, self._upkeep.wake) if self._upkeep else None
-        self._reader = Reader(context, self._slots, self._adoption, stalled)
+        self._reader = Reader(context, self._slots, self._adoption)
 
     # ---- life
 
@@ -142,7 +138,6 @@ class WorkerProcess:
                 self._context.telemetry.watch_refusals(lambda: len(self.refusals))
                 task_status.started()
                 await self._work()
-                await self._flush()
                 services.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
@@ -165,12 +160,6 @@ class WorkerProcess:
 
     def _is_ending(self) -> bool:
         return self._slots.is_ending()
-
-    async def _flush(self) -> None:
-        """Wait until the settler has settled all results."""
-        self._flush_scope.deadline = max(self._drain_scope.deadline, anyio.current_time() + FLUSH_S)
-        with self._flush_scope:
-            await self._settlements.wait_until_settled()
 
     # ---- state, read by other threads too
 
@@ -232,7 +221,7 @@ class WorkerProcess:
         if now:
             self.forced = True
             self._drain_scope.cancel()
-            self._flush_scope.cancel()
+            self._flush_scope.deadline = anyio.current_time() + QUICK_FLUSH_S
             self._reader.abort()
 
     async def _obey(self, signals: AsyncIterable[signal.Signals]) -> None:
@@ -270,8 +259,11 @@ class WorkerProcess:
         )
 
     async def _leave(self) -> None:
-        """Settle the rest after a cancellation, log the jobs that stay pending, and remove our consumer."""
-        with anyio.move_on_after(LAST_FLUSH_S):
+        """Settle the rest, log the jobs that stay pending, and remove our consumer."""
+        drains = self._stop_asked.is_set() and not self.forced
+        latest = max(self._drain_scope.deadline, anyio.current_time() + FLUSH_S) if drains else -inf
+        self._flush_scope.deadline = max(latest, anyio.current_time() + QUICK_FLUSH_S)
+        with self._flush_scope:
             await self._settlements.flush()
         self._context.telemetry.close()
         self._runner.expires = False

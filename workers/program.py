@@ -4,7 +4,6 @@ import importlib
 import sys
 import traceback
 from pathlib import Path
-from types import ModuleType
 
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings_errors import did_you_mean
@@ -16,6 +15,7 @@ DEFAULT_ATTRIBUTE = "worker"
 def load_worker(target: str, folder: Path) -> Worker:
     """Import ``package.module:attribute`` with ``folder`` on the path, and return the worker there."""
     name, _, attribute = target.partition(":")
+    attribute = attribute or DEFAULT_ATTRIBUTE
     if not (name + attribute).replace(".", "").isidentifier():  # perhaps an address with a password: not quoted
         raise ConfigurationError("this does not name a worker. Write package.module:worker.")
     if str(folder) not in sys.path:
@@ -31,7 +31,12 @@ def load_worker(target: str, folder: Path) -> Worker:
         raise ConfigurationError(
             f"cannot import {name!r}: {type(error).__name__}: {error} ({_place(error)}). {advice}"
         ) from error
-    return _worker_in(module, attribute or DEFAULT_ATTRIBUTE)
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Worker):
+        workers = [name for name, value in vars(module).items() if isinstance(value, Worker)]
+        hint = did_you_mean(attribute, workers) if workers else f". Add `{attribute} = Worker()` to it."
+        raise ConfigurationError(f"{name!r} has no worker {attribute!r}{hint}")
+    return found
 
 
 def _place(error: BaseException) -> str:
@@ -40,17 +45,3 @@ def _place(error: BaseException) -> str:
         return f"{error.filename}, line {error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     return f"{frames[-1].filename}, line {frames[-1].lineno}"
-
-
-def _worker_in(module: ModuleType, attribute: str) -> Worker:
-    found = getattr(module, attribute, None)
-    if isinstance(found, Worker):
-        return found
-    there = [name for name, value in vars(module).items() if isinstance(value, Worker)]
-    if found is not None:
-        raise ConfigurationError(f"{module.__name__}:{attribute} is a {type(found).__name__}. Name a Worker.")
-    if there:
-        raise ConfigurationError(f"{module.__name__!r} has no {attribute!r}{did_you_mean(attribute, there)}")
-    raise ConfigurationError(
-        f"{module.__name__!r} has no {attribute!r}, and no other worker. Add `{attribute} = Worker()` to it."
-    )

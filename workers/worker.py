@@ -17,7 +17,6 @@ from workers.loop.reporting import EVENTS, Counts, WorkerEvent
 from workers.process import WorkerProcess
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.callbacks import Callbacks, CallbackT
-from workers.runtime.children import ends_in_children
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.settings import load_settings
 from workers.settings import WorkerSettings
@@ -181,7 +180,6 @@ class Worker:
         if self._runs():
             raise ConfigurationError("the worker is already running. Make a second Worker.")
         process = WorkerProcess(self.settings, self.handlers, self._callbacks)
-        ends_in_children(loop)
         self._loop, self.process = loop, process
         await process.run(handle_signals=handle_signals, task_status=task_status)
 

@@ -25,16 +25,12 @@ from workers.telemetry.setup import exported
 def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
     """Run one replica. The replicas of a namespace share the groups.
 
-    SIGTERM and SIGINT hand its groups over to other replicas and stop it. SIGHUP reads the settings file again: the
-    groups and their defaults.
+    SIGTERM and SIGINT hand its groups over to other replicas and stop it.
     """
     log_to_stderr(log_level, log_format)
     with errors_as_sentences():
         from reaper.process import serve  # the other commands do not need the service
 
-        def load() -> ReaperSettings:
-            return check_groups(load_settings(ReaperSettings, flags=flags, file=config))
-
-        settings = load()
+        settings = check_groups(load_settings(ReaperSettings, flags=flags, file=config))
         with exported("reaper", shows_metrics=settings.health_port is not None):
-            run_in_loop(serve, settings, load)
+            run_in_loop(serve, settings)

@@ -35,7 +35,7 @@ class Stage:
 
     @property
     def reaper_settings(self) -> Path:
-        """The settings file of the reapers, which they read at their start and on SIGHUP."""
+        """The settings file of the reapers, which they read at their start."""
         return self.folder / "reaper.toml"
 
     def ledger_of(self, name: str) -> Path:

@@ -114,8 +114,6 @@ class Explanation:
             return f"{used_up}, unless it never arrived at its worker" if is_used_up else "quarantined again"
         if count == limit - 1 and not job.is_given_back:
             return f"quarantined: its next delivery ({count + 1} of {limit}) is its last, and runs alone"
-        if group.recovers_itself:
-            return f"claimed by a live worker, as delivery {count + 1} of {limit}"
         if group.policy == Redelivery.IN_PLACE:
             return f"ready again where it is, for delivery {count + 1} of {limit}"
         target = group.keys.retry if group.policy == Redelivery.RETRY_STREAM else group.stream

@@ -117,7 +117,7 @@ async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> Non
         if replica.is_live(now) and keys.pair in watched.get(replica.id, ()):
             raise ForgetRefusedError(
                 f"cannot forget {keys.pair}: replica {replica.id} of namespace {namespace!r} still watches it. Remove "
-                "the group from its settings (SIGHUP reloads them), or stop it."
+                "the group from its settings and restart it, or stop it."
             )
 
 

@@ -9,7 +9,6 @@ from reaper.pipelined import PipelinedClient
 from reaper.settings import ReaperSettings
 from reaper.tasks import Tasks
 from reaper.wheel import Wheel
-from workers.runtime.callbacks import Callbacks
 from workers.runtime.notices import Notices
 
 
@@ -19,7 +18,6 @@ class ReplicaContext:
 
     replica_id: str
     settings: ReaperSettings
-    """As they are now: a reload replaces them."""
     client: Redis
     """For what is asked seldom."""
     recoveries: PipelinedClient
@@ -30,7 +28,6 @@ class ReplicaContext:
     """For the calls that take, extend and hand over leases: they never wait behind the work of a thousand groups."""
     notices: Notices
     """Wakes who waits for a lease, or for the schedules."""
-    callbacks: Callbacks[str]
     changed: Callable[[], None]
     """Writes soon what the replica says of itself."""
     server_ms: Callable[[], int]

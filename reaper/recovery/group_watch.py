@@ -14,21 +14,20 @@ import anyio
 from redis.exceptions import RedisError, ResponseError
 
 from reaper.failpoints import failpoint
-from reaper.lease import PAGE, EndOfTerm, GroupLease, Term, Tick, read_tick
-from reaper.reasons import FEW_GROUPS, SCANS_MISSED
+from reaper.lease import PAGE, EndOfTerm, GroupLease, Tick, read_tick
+from reaper.reasons import FEW_GROUPS
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.lost import LostDeliveries
-from reaper.recovery.notes import MOVE_DUE, GroupNotes, settings_report
-from reaper.recovery.rate import RateLimit
+from reaper.recovery.notes import MOVE_DUE, GroupNotes
+from reaper.recovery.observing import Observer
 from reaper.recovery.scanner import Scanner
 from reaper.recovery.source_watch import SourceWatch
-from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.tasks import Chores
 from reaper.wheel import SLOT_S, Alarm
 from workers.protocol.calls.group_load import group_names
-from workers.protocol.calls.group_moves import DueMoves
+from workers.protocol.calls.group_moves import Authority, DueMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
@@ -51,21 +50,20 @@ class GroupWatch:
     """One group, one term. An idle group has no task: an alarm sends its tick, and a callback reads the answer."""
 
     __slots__ = (
-        "_alarm", "_chores", "_context", "_end", "_ended", "_has_scanned", "_interval_s",
-        "_keys", "_lease", "_lost", "_next_full_s", "_notes", "_poll_s", "_rate", "_scanned_s",
-        "_sources", "_term", "_ticking", "_verdict", "_writer", "group",
+        "_alarm", "_chores", "_context", "_end", "_ended", "_has_scanned", "_interval_s", "_keys", "_lease", "_lost",
+        "_next_full_s", "_notes", "_observer", "_poll_s", "_scanned_s", "_sources", "_term", "_ticking", "_writer",
+        "group",
     )  # fmt: skip
 
     def __init__(
         self,
         context: ReplicaContext,
         lease: GroupLease,
-        term: Term,
+        term: Authority,
         ended: Callable[[EndOfTerm], None],
         notes: GroupNotes,
-        verdict: Verdict | None = None,
     ) -> None:
-        """``ended`` is called when the term has ended. An observer counts in its ``verdict``, term after term."""
+        """``ended`` is called when the term has ended."""
         self.group = group = lease.group
         self._context = context
         self._lease = lease
@@ -73,12 +71,13 @@ class GroupWatch:
         self._ended = ended
         self._end: EndOfTerm | None = None
         self._notes = notes
-        self._verdict = verdict
         self._keys = group.keys
         self._chores = Chores(context.wheel, context.tasks, group.keys.pair, self._failed)
-        self._writer = GroupWriter(context.recoveries, context.reads, group, term, lease.journal_limit)
+        self._observer = Observer(context, group, notes.report) if context.settings.observe else None
+        self._writer = self._observer or GroupWriter(
+            context.recoveries, context.reads, group, term, lease.journal_limit
+        )
         self._lost = LostDeliveries(self._writer, context.settings.consumer_retention)
-        self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}
         self._alarm = Alarm(self._tick)
         self._ticking: list[Scanner] = []
@@ -92,27 +91,24 @@ class GroupWatch:
 
     def begin(self) -> None:
         """Serve the group until `end`, or until the lease is lost. Errors of Redis do not end it."""
-        self._notes.term_begins(self._term.token, by_group=self._context.watched <= FEW_GROUPS)
+        report = self._notes.report
+        report.token, report.scan_interval_ms = self._term.token, round(self._interval_s * 1000)
+        self._notes.telemetry.term_begins(self._term.token, by_group=self._context.watched <= FEW_GROUPS)
         self._add_source(self._keys.stream)
-        if self._verdict:
-            self._chores.wake(self._observe)
-        else:
-            self._context.notices.add(self._move_soon, self._schedules)
-            self._tick()
+        self._context.notices.add(self._move_soon, self._schedules)
+        self._tick()
 
     def end(self, reason: EndOfTerm) -> None:
         """End the term. ``ended`` is called once, when the calls that have begun have their answers."""
         if self._end is None:
             self._end = reason
             self._alarm.cancel()
-            if not self._verdict:
-                self._context.notices.remove(self._move_soon, self._schedules)
+            self._context.notices.remove(self._move_soon, self._schedules)
             self._chores.stop(self._over)
 
     def _over(self) -> None:
-        self._notes.tell_moved()
-        if self._verdict:
-            self._notes.tell_verdict(self._verdict, at_the_end=True)
+        if self._observer:
+            self._observer.log(at_the_end=True)
         self._ended(self._end or EndOfTerm.FAILED)
 
     def _failed(self) -> None:
@@ -127,15 +123,12 @@ class GroupWatch:
 
     def _add_source(self, source: str) -> None:
         self._sources[source] = SourceWatch(
-            self._context,
             self._writer,
             source,
             notes=self._notes,
-            rate=self._rate,
             chores=self._chores,
             refused=self._call_refused,
             wake_moves=self._move_soon,
-            verdict=self._verdict,
         )
 
     # ---- the tick: the lease, the beat, and new deliveries
@@ -202,21 +195,6 @@ class GroupWatch:
         except (RedisError, OSError) as error:
             self._look_failed(error)
 
-    async def _observe(self) -> float:
-        """Read new deliveries without a lease. Return the pause before the next look, in seconds."""
-        pause_s = self._interval_s * random.uniform(0.9, 1)
-        self._scan_if_due()
-        try:
-            for source in list(self._sources.values()):
-                await source.scanner.tail()
-            if self._verdict:
-                self._notes.tell_verdict(self._verdict)
-            self._notes.scanned(self._context.server_ms())
-        except (RedisError, OSError) as error:
-            pause_s /= 3
-            self._look_failed(error)
-        return pause_s
-
     async def _restore_settings(self) -> None:
         logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))
         try:
@@ -280,10 +258,14 @@ class GroupWatch:
         with self._notes.telemetry.full_scan():
             entries = sum([await source.scanner.full() for source in list(self._sources.values())])
         self._notes.scanned_fully(self._context.server_ms(), entries)
-        if self._verdict:
+        if self._observer:
             return
         scanners = {key: source.scanner for key, source in self._sources.items()}
-        self._notes.cleaned_up(await self._lost.scan_ends(scanners), is_remade=self._lost.is_remade)
+        kept = await self._lost.scan_ends(scanners)
+        if not isinstance(kept, Refusal):
+            self._notes.report.unread_ms = kept.unread_ms
+        if self._lost.is_remade:
+            self._notes.group_lost()
         if not self._has_scanned:
             self._move_soon()  # some may have been released in an earlier term
         self._has_scanned = True
@@ -299,7 +281,7 @@ class GroupWatch:
         retry = self._keys.retry
         # A stream without the group is what a copy makes that was written just after a third party deleted the stream.
         exists = self.group.group in await group_names(self._context.reads, retry)
-        if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._verdict:
+        if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._observer:
             await self._write_settings()  # makes the stream and its group
             exists = True
         if exists and retry not in self._sources:
@@ -350,27 +332,12 @@ class GroupWatch:
     # ---- status
 
     def report(self) -> GroupReport:
-        """Return the report for ``reaper status``."""
-        due_ms, timers = self._next_due_ms(), [source.timers for source in self._sources.values()]
-        return settings_report(
-            self.group,
-            self._notes.tally,
-            token=self._term.token,
-            scan_interval_ms=round(self._interval_s * 1000),
-            timers=sum(map(len, timers)),
-            next_due_ms=None if due_ms is None else max(0, due_ms),
-            late_ms=max(0, -(due_ms or 0)),
-        )
-
-    @property
-    def is_well(self) -> bool:
-        """Tell whether the report has no problem. Hot: each heartbeat asks it of every group."""
-        tally, due_ms = self._notes.tally, self._next_due_ms()
-        is_late = due_ms is not None and due_ms < 0
-        scanned_ms = self._context.server_ms() - tally.last_scan_ms if tally.last_scan_ms else 0
-        return not (tally.is_remarkable or is_late or scanned_ms > self._interval_s * SCANS_MISSED * 1000)
-
-    def _next_due_ms(self) -> int | None:
-        """Return when the next timer is due, from now on."""
-        dues = [due for source in self._sources.values() if (due := source.timers.next_due()) is not None]
-        return min(dues) - monotonic_ms() if dues else None
+        """Return the report for ``reaper status``. Hot: each heartbeat asks it of every group."""
+        report = self._notes.report
+        timers = [source.timers for source in self._sources.values()]
+        due = min([next_due for one in timers if (next_due := one.next_due()) is not None], default=None)
+        left_ms = None if due is None else due - monotonic_ms()
+        report.timers = sum(map(len, timers))
+        report.next_due_ms = None if left_ms is None else max(0, left_ms)
+        report.late_ms = max(0, -(left_ms or 0))
+        return report

@@ -46,8 +46,8 @@ class Scanner:
     in_place: bool = False
     """An entry that was given back is ready where it is. It falls due a visibility timeout after a reader has taken it,
     from now on."""
-    forgotten: Callable[[Sequence[bytes], int], None] = lambda _entry_ids, _now_ms: None
-    """Called with entries that a full scan did not find any more, and the instant."""
+    forgotten: Callable[[Sequence[bytes]], None] = lambda _entry_ids: None
+    """Called with entries that a full scan did not find any more."""
     false_recoveries: FalseRecoveries = field(default_factory=FalseRecoveries)
     after: bytes = FIRST
     """Where the next page of new deliveries begins: behind the highest ID seen."""
@@ -94,12 +94,11 @@ class Scanner:
             self._held_before.setdefault(consumer, bytearray()).extend(ids)
         self._held = {}
         entries = await self._read_from(FIRST)
-        now = monotonic_ms()
 
         def forgets(ids: list[bytes]) -> None:
             for entry_id in ids:
                 self.gone(entry_id)
-            self.forgotten(ids, now)
+            self.forgotten(ids)
 
         while not self.timers.sweep(forgets=forgets):
             await checkpoint()

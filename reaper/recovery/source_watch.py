@@ -7,21 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 import anyio
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.recovery.context import ReplicaContext
 from reaper.recovery.notes import GroupNotes
-from reaper.recovery.rate import RateLimit
 from reaper.recovery.scanner import Scanner
 from reaper.recovery.timers import Timers
-from reaper.recovery.verdict import LOOKS as FOLLOWED
-from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
 from reaper.tasks import Chores
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.messages import CLAIM_READY_MS, Pending, Redelivery, entry_order
+from workers.protocol.messages import Redelivery, entry_order
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
 
@@ -37,39 +32,33 @@ class SourceWatch:
     """Timers of one source, kept by its scanner and fired here."""
 
     __slots__ = (
-        "_chores", "_context", "_in_place", "_is_stopped", "_notes", "_rate", "_refused", "_source", "_verdict",
-        "_visibility_ms", "_wake_moves", "_writer", "scanner", "timers",
+        "_chores", "_in_place", "_is_stopped", "_notes", "_refused", "_source", "_visibility_ms", "_wake_moves",
+        "_writer", "scanner", "timers",
     )  # fmt: skip
 
     def __init__(
         self,
-        context: ReplicaContext,
         writer: GroupWriter,
         source: str,
         *,
         notes: GroupNotes,
-        rate: RateLimit,
         chores: Chores,
         refused: Callable[[Refusal], None],
         wake_moves: Callable[[], None],
-        verdict: Verdict | None = None,
     ) -> None:
-        """``wake_moves`` is called if a job may be quarantined. An observer has a verdict."""
-        self._context = context
+        """``wake_moves`` is called if a job may be quarantined."""
         self._chores = chores
         self._writer = writer
         self._source = source
         self._notes = notes
-        self._rate = rate
         self._refused = refused
         self._wake_moves = wake_moves
-        self._verdict = verdict
         self._visibility_ms = to_ms(writer.group.visibility_timeout)
         self._in_place = writer.group.redelivery is Redelivery.IN_PLACE
         self._is_stopped = False
         self.timers = Timers()
         self.scanner = Scanner(
-            client=context.reads,
+            client=writer.reads,
             source=source,
             group=writer.group.group,
             visibility_ms=self._visibility_ms,
@@ -84,10 +73,9 @@ class SourceWatch:
         """Stop firing (the stream is gone)."""
         self._is_stopped = True
 
-    def _gone(self, entry_ids: Sequence[bytes], now_ms: int) -> None:
+    def _gone(self, entry_ids: Sequence[bytes]) -> None:
         """Take entries that are not pending any more, and not by us."""
-        if self._verdict:
-            self._verdict.gone(entry_ids, now_ms)
+        self._writer.gone(entry_ids)
         for consumer, deliveries in Counter(self.scanner.false_recoveries.gone(entry_ids)).items():
             self._notes.false_recovery(consumer, deliveries)
 
@@ -105,8 +93,7 @@ class SourceWatch:
         if due is None:
             return None
         now = monotonic_ms()
-        ready_at = max(due, self._rate.ready_at_ms(now))
-        return (ready_at - now) / 1000 if ready_at > now else await self._fire_batch(now)
+        return (due - now) / 1000 if due > now else await self._fire_batch(now)
 
     async def _help(self) -> float | None:
         """Make a second call. While the server runs one, the replica reads the answer to the other."""
@@ -114,16 +101,13 @@ class SourceWatch:
         return None if pause_s else pause_s
 
     async def _fire_batch(self, now: int) -> float:
-        due = self.timers.pop_due(now, self._rate.most(RECOVER_BATCH, now))
+        due = self.timers.pop_due(now, RECOVER_BATCH)
         # Armed again before the call is sent, so a lost reply loses no timer.
         self.timers.arm_popped(due, now + RETRY_MS)
         if len(due) == RECOVER_BATCH:
             self._chores.wake(self._help)
         try:
-            if self._verdict:
-                await self._observe(due, self._verdict)
-            else:
-                await self._recover(due)
+            await self._recover(due)
         except (RedisError, OSError) as error:
             self.scanner.false_recoveries.forget(due)
             self._notes.failed("recover", error)
@@ -132,10 +116,8 @@ class SourceWatch:
         return 0
 
     async def _recover(self, due: Collection[bytes]) -> None:
-        self._rate.spend(len(due))  # before the call: another one may be under way
         result = await self._writer.recover(self._source, sorted(due, key=entry_order))
         if isinstance(result, Refusal):
-            self._rate.spend(-len(due))
             self._refused(result)
             if result.wait:  # these are tried when the wait is over, and other timers when they are due
                 for entry_id in due:
@@ -149,10 +131,9 @@ class SourceWatch:
             self._apply(row, now)
             if row.outcome is Outcome.GONE:
                 self.scanner.gone(row.entry_id)
-                self._gone([row.entry_id], now)
+                self._gone([row.entry_id])
         self._watch_third_parties(result)
         self._notes.batch(result)
-        self._rate.spend(-sum(row.outcome not in ENDED for row in result))
 
     def _watch_third_parties(self, found: Sequence[Recovered]) -> None:
         """Watch the other deliveries of consumers that lost one. In place, they change hands."""
@@ -179,33 +160,3 @@ class SourceWatch:
         self.scanner.recovered((row.entry_id,))
         if row.outcome in (Outcome.QUARANTINED, Outcome.DEAD_LETTERED):
             self._wake_moves()
-
-    async def _observe(self, due: Collection[bytes], verdict: Verdict) -> None:
-        """Report the deliveries that would be recovered, without a write."""
-        now = monotonic_ms()
-        found = await overdue_now(
-            self._context.client, self._source, self._writer.group.group, sorted(due, key=entry_order)
-        )
-        for entry_id in due:
-            row = found.get(entry_id)
-            if row is None:
-                self.timers.disarm(entry_id)
-                verdict.gone([entry_id], now)
-            elif self._in_place and not 0 <= row.idle_ms < CLAIM_READY_MS:
-                self.timers.arm(entry_id, now + self._visibility_ms)
-            else:
-                is_overdue = not 0 <= row.idle_ms < self._visibility_ms
-                wait_ms = max(row.idle_ms // FOLLOWED, RETRY_MS) if is_overdue else self._visibility_ms - row.idle_ms
-                self.timers.arm(entry_id, now + wait_ms)
-                if verdict.found(entry_id, row.consumer, row.idle_ms, now, is_overdue=is_overdue):
-                    self._notes.would_recover(row)
-        self._notes.verdict(verdict)
-
-
-async def overdue_now(client: Redis, source: str, group: str, entry_ids: Sequence[bytes]) -> dict[bytes, Pending]:
-    """Return the rows of ``entry_ids`` that are still pending, for ``--observe``. Raises what redis-py raises."""
-    pipeline = client.pipeline(transaction=False)
-    for entry_id in entry_ids:
-        pipeline.execute_command("XPENDING", source, group, entry_id, entry_id, 1)
-    replies = await pipeline.execute()
-    return {rows[0][0]: Pending(*rows[0]) for rows in replies if rows}

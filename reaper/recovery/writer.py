@@ -3,7 +3,7 @@
 The calls that embedded workers make, too, are in `workers.protocol.calls`. They take the holder's authority.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,9 +11,8 @@ import anyio
 from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
-from reaper.lease import Term
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.group_moves import DueMoves, GroupMoves
+from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind
 from workers.protocol.keys import GroupKeys
@@ -29,7 +28,7 @@ Answer = TypeVar("Answer")
 REPORT_LOST = load_script("reaper", "report_lost")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GroupWriter:
     """Writes of one term in one group. All methods raise what redis-py raises; all are fenced."""
 
@@ -37,7 +36,7 @@ class GroupWriter:
     reads: Redis
     """For calls that find and report, which may wait for each other."""
     group: WatchedGroup
-    term: Term
+    authority: Authority
     journal_limit: int
     """Length of the journal; 0 = none is written."""
 
@@ -49,7 +48,7 @@ class GroupWriter:
     @property
     def moves(self) -> GroupMoves:
         """The scripts that embedded workers call, too."""
-        return GroupMoves(self.keys, self.journal_limit, self.term.holder, self.term.token)
+        return GroupMoves(self.keys, self.journal_limit, self.authority)
 
     async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover.lua``).
@@ -69,6 +68,9 @@ class GroupWriter:
         other = Outcome.PUT_OFF if found.next_page else Outcome.GONE
         named = {row.entry_id for row in rows}
         return rows + [Recovered(entry_id, other) for entry_id in entry_ids if entry_id not in named]
+
+    def gone(self, entry_ids: Iterable[bytes]) -> None:
+        """Learn which deliveries are not pending any more, and not by us. Only an observer counts them."""
 
     async def move_due(self) -> DueMoves | Refusal:
         """Make due jobs ready, and release a quarantined job if it may be released."""

@@ -43,8 +43,8 @@ class Discovery:
         self,
         client: Redis,
         keys: NamespaceKeys,
-        settings: Callable[[], ReaperSettings],
-        digest: Callable[[], str],
+        settings: ReaperSettings,
+        digest: str,
         changed: Callable[[], None],
         scanned: Callable[[], None],
     ) -> None:
@@ -74,8 +74,7 @@ class Discovery:
     @property
     def interval_ms(self) -> int | None:
         """Time between two scans. None = this replica does not scan."""
-        settings = self._settings()
-        return to_ms(settings.discovery) if settings.patterns and self._may_scan else None
+        return to_ms(self._settings.discovery) if self._settings.patterns and self._may_scan else None
 
     def hear(self, version: str, *, is_our_turn: bool) -> None:
         """Read the groups if they have changed, and scan if it is our turn."""
@@ -116,7 +115,7 @@ class Discovery:
             self.is_scanning = True
             before = self.scan
             try:
-                failure = await self._scan(self._settings())
+                failure = await self._scan(self._settings)
             except (RedisError, OSError) as error:
                 failure, self.scan = error, before if is_outage(error) else str(error)
                 self._may_scan = meaning_of(error) is not Meaning.DENIED
@@ -133,10 +132,10 @@ class Discovery:
 
     async def _leave_it_to_others(self) -> None:
         try:
-            await self._client.zrem(self._keys.scanned, self._digest())
+            await self._client.zrem(self._keys.scanned, self._digest)
         except (RedisError, OSError):
             logger.debug("cannot hand the scan over", exc_info=True)  # they scan one interval later
-        await anyio.sleep(self._settings().discovery.total_seconds())
+        await anyio.sleep(self._settings.discovery.total_seconds())
         self._may_scan = True  # an administrator may have granted the right
 
     # ---- scanning
@@ -159,7 +158,7 @@ class Discovery:
     async def _is_alone(self) -> bool:
         """Tell whether all replicas have our settings. Others may watch groups that our patterns do not find."""
         members: Any = await self._client.zrange(self._keys.live, 0, -1)
-        return {text(member).partition("/")[0] for member in members} <= {self._digest()}
+        return {text(member).partition("/")[0] for member in members} <= {self._digest}
 
     async def _gone(self, pairs: Sequence[str]) -> list[str]:
         """Ask again, because a scan misses streams of an unreachable node, and streams that move to another node."""

@@ -8,7 +8,6 @@ the order that they know.
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 
 import anyio
 from redis.asyncio import Redis
@@ -55,7 +54,7 @@ class Registry:
         self,
         client: Redis,
         keys: NamespaceKeys,
-        settings: Callable[[], ReaperSettings],
+        settings: ReaperSettings,
         replica_id: str,
         replica: Callable[[int], Replica],
         watched: Callable[[], Sequence[str]],
@@ -70,12 +69,15 @@ class Registry:
         self._client = client
         self._keys = keys
         self._settings = settings
-        self._known: tuple[ReaperSettings, str, timedelta] | None = None
+        self._interval = settings.registration
+        """The time between two registrations."""
+        self.digest = digest_of(settings)
+        """Digest of the settings that replicas must share."""
         self._replica_id = replica_id
         self._replica = replica
         self._watched = watched
         self._changed = changed
-        self.discovery = Discovery(client, keys, settings, lambda: self.digest, found, self.at_once)
+        self.discovery = Discovery(client, keys, settings, self.digest, found, self.at_once)
         self._asked = anyio.Event()
         self._told_at = self._due_at = float("-inf")
         self._took_s = 0.0
@@ -86,24 +88,6 @@ class Registry:
         self.clock_offset_ms = 0
         """Server time minus our monotonic time, from the last contact."""
         self.troubles = RedisFailures()
-
-    @property
-    def digest(self) -> str:
-        """Digest of the current settings."""
-        return self._of_settings[1]
-
-    @property
-    def _interval(self) -> timedelta:
-        """The time between two registrations."""
-        return self._of_settings[2]
-
-    @property
-    def _of_settings(self) -> tuple[ReaperSettings, str, timedelta]:
-        """The current settings, and values that take long to find if there are many groups."""
-        settings = self._settings()
-        if self._known is None or self._known[0] is not settings:
-            self._known = settings, digest_of(settings), settings.registration
-        return self._known
 
     def at_once(self) -> None:
         """Write what the replica says of itself soon, after a change."""
@@ -150,7 +134,7 @@ class Registry:
         self.discovery.hear(text(version), is_our_turn=bool(is_our_turn) and not is_scanning)
         self._told_watched = watched if is_told else None
         if word:
-            self._told_at, self._due_at = began, began + self._settings().heartbeat.total_seconds()
+            self._told_at, self._due_at = began, began + self._settings.heartbeat.total_seconds()
         if monotonic() - began <= PROMPT_S:
             if not self.clock_offset_ms:
                 self._asked.set()  # the first word can be written now

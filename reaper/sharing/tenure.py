@@ -10,20 +10,20 @@ import anyio
 from redis.exceptions import RedisError
 
 from reaper.failpoints import failpoint
-from reaper.layout import layout_refusal, server_refusal
-from reaper.lease import OFFER, OFFER_MS, EndOfTerm, GroupLease, Taken, Term
+from reaper.layout import server_refusal
+from reaper.lease import OFFER, OFFER_MS, EndOfTerm, GroupLease
 from reaper.reasons import FEW_GROUPS
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.group_watch import GroupWatch
-from reaper.recovery.notes import GroupNotes, settings_report
-from reaper.recovery.verdict import Verdict
+from reaper.recovery.notes import GroupNotes
+from reaper.recovery.observing import ObserverLease
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from reaper.sharing.ranking import ranked
 from reaper.tasks import Work
 from reaper.wheel import SLOT_S, Alarm
+from workers.protocol.calls.group_moves import Authority
 from workers.protocol.log_fields import fields
-from workers.runtime.clock import monotonic_ms
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +36,11 @@ EXPIRY_JITTER_S = 0.05
 """Replicas that wait for the same expiry do not attempt in the same instant."""
 LOOKS = 9
 """The second in the order looks every so many ticks whether somebody holds the lease, the third half as often."""
-LEAVE_S, FREE_S = 10.0, 1.0
-"""For so long a replica tries to hand leases over, or to free one."""
+LEAVE_S = 10.0
+"""For so long a replica tries to hand a lease over."""
 KEEPS = 30
 """A replica keeps a lease for so many ticks that those who come first have not taken, and then offers it again."""
-FAILURE_PAUSE_S = 0.5
+FAILURE_PAUSE_S = (0.5, 1.0)
 
 
 class Tenure:
@@ -52,20 +52,22 @@ class Tenure:
         self._able = able
         self._ranked: tuple[Sequence[str], list[str]] = ((), [])
         """The replicas that may hold the group, and their order."""
-        self._use(group)
-        self._alarm = Alarm(self._go_on)
+        settings = context.settings
+        self.group = group
+        kind = ObserverLease if settings.observe else GroupLease
+        self._lease = kind(context.leases, group, context.replica_id, settings.lease_of(group), settings.journal_limit)
+        self._tick_s = settings.tick_of(group).total_seconds()
+        self._notes = GroupNotes(group, context.changed)
+        self._alarm = Alarm(self.go_on)
         self._is_busy = self._is_woken = False
         """Work or a call is under way; and it is time to go on when that has ended."""
-        self._is_noticed = False
         self._was_free = False
         """At the last look, the lease was free, or offered to another replica."""
         self._look_at_s = self._keeps_until_s = 0.0
         self._holder = ""
         """The value that we take the lease by; '' = the next attempt draws one."""
-        self._token = 0
-        """Of the term that goes on after a reload."""
         self._may_be_ours = False
-        """The lease may have that value: after a reload, and after an attempt without an answer."""
+        """The lease may have that value, after an attempt without an answer."""
         self._attempts: anyio.CancelScope | None = None
         self._watch: GroupWatch | None = None
         self._left: Callable[[], None] | None = None
@@ -75,22 +77,12 @@ class Tenure:
         """Redis has said who holds the lease."""
         self.terms = 0
 
-    def _use(self, group: WatchedGroup) -> None:
-        settings = self._context.settings
-        self.group = group
-        self._lease = GroupLease(
-            self._context.leases, group, self._context.replica_id, settings.lease_of(group), settings.journal_limit,
-        )  # fmt: skip
-        self._tick_s = settings.tick_of(group).total_seconds()
-        self._notes = GroupNotes(group, self._context.callbacks, self._context.changed)
-        self._verdict = Verdict(monotonic_ms()) if settings.observe else None
-
     # ---- from outside
 
     def begin(self) -> None:
         """Serve the group whenever it is ours, until `stop`. Errors of Redis do not end it."""
         self._context.notices.add(self._notice, [self._lease.keys.lease])
-        self._go_on()
+        self.go_on()
 
     def stop(self, left: Callable[[], None], *, is_watched: bool) -> None:
         """Leave the group for good, and call ``left`` then. If it ``is_watched``, another replica gets the lease."""
@@ -104,19 +96,9 @@ class Tenure:
         elif not self._is_busy:
             self._wait(0)
 
-    def reload(self, group: WatchedGroup) -> None:
-        """Serve the group with other settings. A lease that we hold stays ours."""
-        self._use(group)
-        if self._watch:
-            self._watch.end(EndOfTerm.RELOADED)
-
-    def rerank(self) -> None:
-        """Look again who comes first for the group: a replica has come or gone."""
-        self._go_on()
-
     def _notice(self) -> None:
-        self._is_noticed = True
-        self._go_on()
+        self._look_at_s = 0.0
+        self.go_on()
 
     @property
     def _order(self) -> list[str]:
@@ -134,7 +116,7 @@ class Tenure:
 
     # ---- waiting
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Do what it is time for: take the lease, look who holds it, or hand it over."""
         if self._left:
             return
@@ -153,8 +135,9 @@ class Tenure:
             pause_s = 0 if self._is_woken else pause_s
             self._is_woken = False
             self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S if pause_s else 0)
-        elif self._may_be_ours:
-            self._start(self._free)
+        elif self._may_be_ours:  # an attempt without an answer may have won
+            self._may_be_ours = False
+            self._start(partial(self._leave, Authority(self._holder), EndOfTerm.STOPPED))
         else:
             self._left()
 
@@ -175,32 +158,13 @@ class Tenure:
     def _take_turn(self) -> None:
         """Take the lease if it is our turn, or see whether it is."""
         rank, now = self._rank, anyio.current_time()
-        if self._context.settings.observe and rank is not None:
-            self.has_answer = True
-            if rank == 0:
-                self._start(self._observe)
-        elif rank == 0 or self._may_be_ours:
-            self._is_noticed = False
+        if rank == 0 or self._may_be_ours:
             self._start(self._attempt)
-        elif rank is not None and (self._is_noticed or self._look_at_s <= now):
-            self._is_noticed = False
+        elif rank is not None and self._look_at_s <= now:
             self._is_busy = True
             self._lease.look(self._looked)
         elif rank is not None:
             self._wait(self._look_at_s - now)
-
-    async def _observe(self) -> None:
-        """Begin a term without writes, and report whether the policy could work."""
-        client, keys, policy = self._context.client, self.group.keys, self.group.redelivery
-        try:
-            refusal = await server_refusal(client, keys, policy) or await layout_refusal(client, keys.stream, policy)
-        except (RedisError, OSError) as error:
-            self._notes.failed(TAKE, error)
-            self._wait(random.uniform(*RETRY_S))
-        else:
-            self._notes.layout(refusal)
-            self._notes.worked(TAKE)
-            self._hold(Term("", 0))
 
     def _looked(self, found: str | Exception) -> None:
         """Take the lease if it was offered to us, or stays free. Otherwise leave it to the other replicas."""
@@ -218,7 +182,7 @@ class Tenure:
         else:
             self._was_free = not found or found.startswith(OFFER)
             pause_s = self._leave_it_s(found)
-            self._look_at_s = now + pause_s
+            self._look_at_s = now if self._is_woken else now + pause_s
             self._wait(pause_s)
             return
         self._start(self._attempt)
@@ -237,7 +201,8 @@ class Tenure:
         """Try to take the lease."""
         self._was_free, self._look_at_s = False, 0.0
         self._holder = self._holder or self._lease.new_holder()
-        term, wait_s = None, random.uniform(*RETRY_S)
+        term: Authority | None = None
+        wait_s = random.uniform(*RETRY_S)
         with anyio.CancelScope() as self._attempts:
             try:
                 if self._left is None:
@@ -252,7 +217,7 @@ class Tenure:
         else:
             self._wait(wait_s)
 
-    async def _try(self, holder: str) -> tuple[Term | None, float]:
+    async def _try(self, holder: str) -> tuple[Authority | None, float]:
         """Return the term, or None and when to try again (s)."""
         unable = await server_refusal(self._context.client, self.group.keys, self.group.redelivery)
         if unable:
@@ -260,71 +225,52 @@ class Tenure:
             return None, UNABLE_S
         failpoint("lease.before_take")
         self._may_be_ours = True
-        lease = self._lease
-        taken = await lease.take(holder, token=self._token)
+        taken = await self._lease.take(holder)
         failpoint("lease.after_take")
-        self.has_answer, self._may_be_ours, self._token = True, False, 0
+        self.has_answer, self._may_be_ours = True, False
         self._notes.worked(TAKE)
-        if not taken.token:
+        if taken.holder != holder:
             self._holder = ""  # a call of a term that is over must not pass for one of the next
             return None, taken.left_ms / 1000 + random.uniform(0.001, EXPIRY_JITTER_S)
-        self._took(taken)
-        if lease is not self._lease:  # a reload came meanwhile: the settings that were written are the former ones
-            self._token, self._may_be_ours = taken.token, True
-            return None, 0
-        return Term(holder, taken.token), 0
-
-    def _took(self, taken: Taken) -> None:
-        self.terms += 1
         self._notes.took(taken)
-        logger.log(self._level, "lease taken: %s", fields(group=self.group.keys.pair, token=taken.token))
-        self._context.callbacks.report(
-            "lease_taken", stream=self.group.stream, group=self.group.group, token=taken.token
-        )
+        return Authority(holder, taken.token), 0
 
     @property
     def _level(self) -> int:
+        """The level at which changes of the lease are logged. An observer has none, and logs nothing."""
+        if self._context.settings.observe:
+            return logging.NOTSET
         return logging.INFO if self._context.watched <= FEW_GROUPS else logging.DEBUG
 
     # ---- holding
 
-    def _hold(self, term: Term) -> None:
+    def _hold(self, term: Authority) -> None:
         """Serve the group until the term ends."""
+        logger.log(self._level, "lease taken: %s", fields(group=self.group.keys.pair, token=term.token))
+        self.terms += bool(term.token)
         self._is_busy = self._is_woken = False
         ended = partial(self._ended, term)
-        self._watch = watch = GroupWatch(self._context, self._lease, term, ended, self._notes, self._verdict)
+        self._watch = watch = GroupWatch(self._context, self._lease, term, ended, self._notes)
         self._context.changed()
         watch.begin()
         if self._left:
             watch.end(EndOfTerm.STOPPED)
         else:
-            self._go_on()  # the order may have changed while the lease was taken
+            self.go_on()  # the order may have changed while the lease was taken
 
-    def _ended(self, term: Term, reason: EndOfTerm) -> None:
+    def _ended(self, term: Authority, reason: EndOfTerm) -> None:
         """Go on after a term: leave the lease, and wait for the next one."""
         self._watch = None
         self._alarm.cancel()
         self._context.changed()
-        self._notes = GroupNotes(self.group, self._context.callbacks, self._context.changed)
-        if reason is EndOfTerm.RELOADED:
-            self._holder, self._token, self._may_be_ours = term.holder, term.token, bool(term.holder)
-            self._wait(0)
-        elif not term.holder:
-            self._wait_after(reason)
-        else:
-            self._note_left(term, reason)
-            if reason is EndOfTerm.NOT_OURS:
-                self._wait(0)
-            else:
-                self._start(partial(self._leave, term, reason))
-
-    def _note_left(self, term: Term, reason: EndOfTerm) -> None:
+        self._notes = GroupNotes(self.group, self._context.changed)
         logger.log(self._level, "lease left: %s", fields(group=self.group.keys.pair, token=term.token, reason=reason))
-        self._context.callbacks.report(
-            "lease_left", stream=self.group.stream, group=self.group.group, token=term.token, reason=str(reason)
-        )
+        if reason is EndOfTerm.NOT_OURS:
+            self._wait(0)
+        else:
+            self._start(partial(self._leave, term, reason))
 
-    async def _leave(self, term: Term, reason: EndOfTerm) -> None:
+    async def _leave(self, term: Authority, reason: EndOfTerm) -> None:
         """Hand the lease to the next replica in the order, in bounded time. Otherwise it expires.
 
         The lease of a group that is not watched any more is only freed, because no other replica may want it.
@@ -333,22 +279,8 @@ class Tenure:
         to = next((one for one in heirs if one != self._context.replica_id), "")
         with anyio.move_on_after(LEAVE_S), suppress(RedisError, OSError):
             await self._lease.hand(term.holder, to, reason)
-        self._wait_after(reason)
-
-    def _wait_after(self, reason: EndOfTerm) -> None:
-        """Go on at once, or in a while after a failure. No notice ends that pause: our own one comes with each end."""
         if reason is EndOfTerm.FAILED:
-            self._is_busy = True
-            alarm = Alarm(partial(self._wait, 0))
-            self._context.wheel.put(alarm, random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S))
-        else:
-            self._wait(0)
-
-    async def _free(self) -> None:
-        """Leave no lease behind of an attempt without an answer, which may have won."""
-        with anyio.move_on_after(FREE_S), suppress(RedisError, OSError):
-            await self._lease.hand(self._holder, "", EndOfTerm.STOPPED)
-        self._may_be_ours = False
+            await anyio.sleep(random.uniform(*FAILURE_PAUSE_S))  # no notice ends the pause: our own one has come
         self._wait(0)
 
     # ---- status
@@ -356,21 +288,16 @@ class Tenure:
     @property
     def error(self) -> str:
         """The current failures with their causes, '' if everything works. For any thread."""
-        return self._notes.tally.error
+        return self._notes.report.error
 
     @property
     def is_held(self) -> bool:
         """Tell whether this replica believes that it holds the lease. Each write asks Redis."""
         return self._watch is not None and not self._context.settings.observe
 
-    @property
-    def is_well(self) -> bool:
-        """Tell whether its report has no problem."""
-        return self._watch.is_well if self._watch else not self._notes.tally.is_remarkable
-
     def report(self) -> GroupReport | None:
         """Return a report while the group is served or observed, and while it cannot be."""
-        watch, tally = self._watch, self._notes.tally
-        if watch:
-            return watch.report()
-        return settings_report(self.group, tally) if tally.error or tally.refusal else None
+        if self._watch:
+            return self._watch.report()
+        report = self._notes.report
+        return report if report.error or report.refusal else None

@@ -8,7 +8,7 @@ from anyio.lowlevel import checkpoint
 
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport
-from reaper.settings import ReaperSettings, WatchedGroup
+from reaper.settings import WatchedGroup
 from reaper.sharing.tenure import LEAVE_S, Tenure
 
 RANKED_AT_ONCE = 250
@@ -37,7 +37,7 @@ class Tenures:
                     await self._is_reranked.wait()
                     self._is_reranked = anyio.Event()
                     for number, tenure in enumerate(list(self._tenures.values()), 1):
-                        tenure.rerank()
+                        tenure.go_on()
                         if number % RANKED_AT_ONCE == 0:
                             await checkpoint()
             finally:
@@ -50,7 +50,7 @@ class Tenures:
             async with anyio.create_task_group() as context.tasks.group:
                 context.tasks.start(context.notices.run)
                 context.tasks.start(context.wheel.run)
-                self.reload(context.settings, self._wanted)
+                self.watch(self._wanted)
                 await self._is_stopping.wait()
                 with anyio.move_on_after(LEAVE_S):
                     await self._leave_all()
@@ -70,9 +70,9 @@ class Tenures:
         if staying:
             await has_left.wait()
 
-    def reload(self, settings: ReaperSettings, watched: Sequence[WatchedGroup]) -> None:
-        """Begin with new groups, leave removed ones, and go on with changed ones."""
-        self._context.settings, self._wanted = settings, watched
+    def watch(self, watched: Sequence[WatchedGroup]) -> None:
+        """Begin with new groups, and leave removed ones."""
+        self._wanted = watched
         if self._context.tasks.group is None or self._is_stopping.is_set():
             return
         wanted = {group.keys.pair: group for group in watched}
@@ -80,12 +80,9 @@ class Tenures:
         for pair in self._tenures.keys() - wanted.keys():
             self._tenures.pop(pair).stop(lambda: None, is_watched=False)
         for pair, group in wanted.items():
-            tenure = self._tenures.get(pair)
-            if tenure is None:
-                tenure = self._tenures[pair] = Tenure(self._context, group, self._able)
-                tenure.begin()
-            elif tenure.group != group:
-                tenure.reload(group)
+            if pair not in self._tenures:
+                self._tenures[pair] = Tenure(self._context, group, self._able)
+                self._tenures[pair].begin()
         self.pairs = tuple(self._tenures)
 
     def rerank(self) -> None:
@@ -124,14 +121,6 @@ class Tenures:
         """Return what cannot be done now in which pair."""
         return {pair: tenure.error for pair, tenure in self._all() if tenure.error}
 
-    def reports(self, most: int | None = None) -> dict[str, GroupReport]:
-        """Return what to say of the groups that are served or observed here, or that cannot be, by pair.
-
-        Groups without a problem are left out if there are more than ``most``.
-        """
-        found: dict[str, GroupReport] = {}
-        for pair, tenure in self._all():
-            may_be_left_out = most is not None and len(found) >= most
-            if not (may_be_left_out and tenure.is_well) and (report := tenure.report()):
-                found[pair] = report
-        return found
+    def reports(self) -> dict[str, GroupReport]:
+        """Return the reports of the groups that are served or observed here, or that cannot be, by pair."""
+        return {pair: report for pair, tenure in self._all() if (report := tenure.report())}

@@ -13,7 +13,7 @@ from tests.benchmarks import server_load
 from tests.benchmarks.figures import Result, Row, at_most
 from tests.benchmarks.stage import open_stage, result_of, server_knows_claim
 from tests.benchmarks.streams import create_group, server_ms, strand
-from workers.protocol.calls.group_moves import GroupMoves
+from workers.protocol.calls.group_moves import Authority, GroupMoves
 from workers.protocol.calls.recovery import Recovery
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, group_keys
@@ -53,7 +53,7 @@ async def _recovered(policy: Redelivery, jobs: int) -> float:
         ids = [row[0] for row in rows]
         await client.xclaim(KEYS.stream, KEYS.group, "gone", 0, ids, idle=2 * VISIBILITY_MS, justid=True)
         await _lead(client, KEYS, policy)
-        moves = GroupMoves(KEYS, DEFAULT_JOURNAL_MAXLEN, LEASE, 7)
+        moves = GroupMoves(KEYS, DEFAULT_JOURNAL_MAXLEN, Authority(LEASE, 7))
         begun = await server_load.cpu_us(client)
         for at in range(0, jobs, RECOVER_BATCH):
             batch = ids[at : at + RECOVER_BATCH]

@@ -140,16 +140,20 @@ class Board:
     def read(
         self, consumer: str, count: int = 10, *, claims: bool = False
     ) -> list[tuple[str, bytes, list[bytes], int]]:
-        """Read new entries. Return source, entry ID, flat fields and times delivered of each."""
-        claim = ("CLAIM", READY_MS) if claims else ()
-        words = ("XREADGROUP", "GROUP", self.keys.group, consumer, "COUNT", count, *claim)
-        reply = self.redis(*words, "STREAMS", *self.sources, ">", ">")
-        return [
-            # CLAIM returns the count before this delivery (rule W7)
-            (key.decode(), entry[0], entry[1], int(entry[3]) + 1 if len(entry) > 3 else 1)
-            for key, entries in reply or []
-            for entry in entries
+        """Read new entries. Return source, entry ID, flat fields and times delivered of each.
+
+        ``claims``: also those that are ready where they are, as a read with CLAIM does where the server knows it.
+        """
+        words = ("XREADGROUP", "GROUP", self.keys.group, consumer, "COUNT", count, "STREAMS", *self.sources, ">", ">")
+        found = [
+            (key.decode(), entry[0], entry[1], 1) for key, entries in self.redis(*words) or [] for entry in entries
         ]
+        for source in self.sources if claims else ():
+            for entry_id, _, idle_ms, times in self.pending(source)[:count]:
+                if idle_ms >= READY_MS:
+                    claimed = self.redis("XCLAIM", source, self.keys.group, consumer, 0, entry_id)
+                    found += [(source, entry[0], entry[1], times + 1) for entry in claimed if entry]
+        return found
 
     def pending(self, source: str, start: Word = "-", end: Word = "+") -> list[Row]:
         """Return rows of the pending entries list, as ID, consumer, idle ms and times delivered."""

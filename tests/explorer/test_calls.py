@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from tests.explorer.board import Board
 from tests.explorer.hands import A, B
-from workers.protocol.calls.group_moves import DueMoves, GroupMoves
+from workers.protocol.calls.group_moves import NO_LEASE, Authority, DueMoves, GroupMoves
 from workers.protocol.calls.moves import (
     HandlerState,
     HeartbeatAnswer,
@@ -40,7 +40,7 @@ async def group_moves(board: Board, client: Redis) -> GroupMoves:
     await client.set(keys.lease, LEASE)
     for number in range(3):
         board.add("n", number)
-    return GroupMoves(keys, 100, LEASE, 7)
+    return GroupMoves(keys, 100, Authority(LEASE, 7))
 
 
 async def test_a_worker_settles_extends_and_holds(moves: Moves, board: Board, client: Redis) -> None:
@@ -67,15 +67,13 @@ async def test_a_worker_settles_extends_and_holds(moves: Moves, board: Board, cl
 async def test_what_a_lost_reply_has_brought_is_found(moves: Moves, board: Board, client: Redis) -> None:
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     page, found = await moves.adopt(client, STREAM, ids[:1], owner=A, most=1)
-    assert (page, [(one.entry_id, one.times, one.flat) for one in found]) == (
-        "(" + ids[1].decode(),
-        [(ids[1], 1, [b"n", b"1"])],
-    )
+    [((entry_id, flat), times)] = found
+    assert (page, entry_id, flat, times) == ("(" + ids[1].decode(), ids[1], [b"n", b"1"], 1)
 
 
 async def test_the_holder_recovers_and_moves_what_is_due(group_moves: GroupMoves, board: Board, client: Redis) -> None:
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
-    other = replace(group_moves, holder="other")
+    other = replace(group_moves, authority=Authority("other", 7))
     young = await group_moves.recover(client, STREAM, ids[:1])
     assert isinstance(young, Recovery)
     assert [one for one, _ in young.due_in_ms] == ids[:1]
@@ -89,18 +87,15 @@ async def test_the_holder_recovers_and_moves_what_is_due(group_moves: GroupMoves
     assert await other.move_due(client) == Refusal(RefusalKind.STALE, LEASE)
 
 
-async def test_a_walker_takes_what_it_has_room_for(
+async def test_an_embedded_worker_recovers_by_the_page(
     group_moves: GroupMoves, board: Board, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.protocol.calls.group_moves.PAGE", 2)
     board.redis("HSET", group_moves.keys.settings, "recovery", "embedded")
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     board.age()
-    walker = replace(group_moves, holder="", token=0)
-    page = await walker.recover_page(client, STREAM, room=1, consumer=B, page="-")
+    walker = replace(group_moves, authority=NO_LEASE)
+    page = await walker.recover_page(client, STREAM, consumer=B, page="-")
     assert isinstance(page, Recovery)
-    assert (page.next_page, [(one.entry_id, one.times) for one in page.taken]) == (
-        "(" + ids[1].decode(),
-        [(ids[0], 2)],
-    )
+    assert (page.next_page, [row.entry_id for row in page.rows]) == ("(" + ids[1].decode(), ids[:2])
     assert await replace(walker, journal_limit=0).move_due(client) == DueMoves(released=[])

@@ -30,8 +30,6 @@ class Setting:
 
     policy: str
     recovery: str
-    claims: bool = False
-    """Workers read with CLAIM, where the server knows it."""
     plain: float = 0.0
     """The part of workers that are plain."""
     strangers: bool = False
@@ -170,7 +168,7 @@ class World:
         if player.is_alone_with_one:
             return
         is_lost = faults and not player.is_plain and self.random.random() < 0.1
-        claims = self.setting.claims and self.setting.policy == "in-place"
+        claims = self.setting.policy == "in-place"
         for source, entry_id, flat, times in self.board.read(player.name, self.random.choice((1, 2, 3)), claims=claims):
             self.say("read", player.name, source, entry_id, times, "lost" if is_lost else "")
             if not is_lost:
@@ -333,22 +331,18 @@ class World:
                 continue
             self._note_recovery(reply)
 
-    def walk(self, player: Player, room: int, *, faults: bool = True) -> None:
+    def walk(self, player: Player) -> None:
         """Recover as an embedded worker."""
-        is_lost = faults and self.random.random() < 0.1
         for source in self.board.sources:
-            reply = self.run("recover", source, "", 0, BUDGET, player.name, room, "-", 50)
-            self._note_recovery(reply)
-            for entry, times in () if is_lost else reply[5]:
-                self.gets(player, source, entry[0], entry[1], times)
+            self._note_recovery(self.run("recover", source, "", 0, BUDGET, player.name, "-", 50))
 
     def _note_recovery(self, reply: Any) -> None:
         if reply[0] != b"ok" or reply[4]:
             raise BrokenError(f"recover: {reply}")
-        for event in reply[6]:
+        for event in reply[5]:
             self.counts[event[1].decode()] += 1
-        if reply[6]:
-            self.say("recover", reply[6])
+        if reply[5]:
+            self.say("recover", reply[5])
 
     def move_due(self, *, stale: bool = False) -> None:
         """Move what is due, and look at the gate."""

@@ -2,9 +2,10 @@
 evidence."""
 
 import itertools
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -15,7 +16,7 @@ from reaper.drill.history import read_events, read_state, user_fields
 from reaper.drill.promises import Execution, FinalState, History, Pairs, check
 from reaper.failpoints import claimed_by
 from reaper.replicas import GroupReport, Replica, read_replicas
-from reaper.service import Reaper, ReaperEvent
+from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
 from tests.faults.scene import OF_LEASES, ranked_reaper
@@ -27,7 +28,6 @@ from tests.support.waiting import wait_until
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.messages import pair_up, read_metadata, text
-from workers.runtime.callbacks import Report
 from workers.runtime.settings import load_settings
 
 VISIBILITY_MS = 3_600_000
@@ -74,9 +74,7 @@ def start_replica(
 
 
 @asynccontextmanager
-async def running(
-    settings: ReaperSettings, *listened_to: ReaperEvent, before: str = "", after: str = ""
-) -> AsyncIterator["Listened"]:
+async def running(settings: ReaperSettings, *, before: str = "", after: str = "") -> AsyncIterator["Listened"]:
     """Run a replica in this process until the block ends.
 
     It comes before or after another one, named by its ID, in the order of every group. Its groups look as if heartbeats
@@ -85,19 +83,15 @@ async def running(
     if not settings.observe:
         await let_beat_at(settings.redis_url, [group.keys for group in settings.watched])
     reaper = ranked_reaper(settings, before=before, after=after)
-    listened = Listened(reaper)
-    for event in listened_to:
-        reaper.on(event)(listened.hear)
-    async with reaper:
-        yield listened
+    with error_lines() as errors:
+        async with reaper:
+            yield Listened(reaper, errors)
 
 
 @asynccontextmanager
-async def holding(
-    settings: ReaperSettings, *listened_to: ReaperEvent, before: str = "", after: str = ""
-) -> AsyncIterator["Listened"]:
+async def holding(settings: ReaperSettings, *, before: str = "", after: str = "") -> AsyncIterator["Listened"]:
     """Run a replica in this process until the block ends. It holds the group, or observes it, when the block begins."""
-    async with running(settings, *listened_to, before=before, after=after) as listened:
+    async with running(settings, before=before, after=after) as listened:
         reaper = listened.reaper
         await wait_until(lambda: reaper.held or (settings.observe and reaper.reports()), "the replica holds the group")
         yield listened
@@ -105,18 +99,32 @@ async def holding(
 
 @dataclass
 class Listened:
-    """A replica in this process, and its reports."""
+    """A replica in this process, and what it reports of its groups as an error or a warning."""
 
     reaper: Reaper
-    heard: list[Report] = field(default_factory=list)
+    errors: list[str]
 
-    async def hear(self, report: Report) -> None:
-        """Note a report."""
-        self.heard.append(report)
 
-    def errors(self) -> list[str]:
-        """Return the errors that it reported."""
-        return [report.facts["error"] for report in self.heard if report.name == "error"]
+class _Errors(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@contextmanager
+def error_lines() -> Iterator[list[str]]:
+    """Gather the errors and warnings that replicas in this process log about their groups."""
+    handler, loggers = _Errors(), [logging.getLogger(name) for name in ("reaper.recovery", "workers.upkeep")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield handler.lines
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 def replica_of(holder: str) -> str:

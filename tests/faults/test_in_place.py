@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution, FinalState
+from reaper.failpoints import arm
 from reaper.settings import ReaperSettings
 from tests.faults.reapers import VISIBILITY_MS, Case, holding, nothing_left, quick_settings, running, start_replica
 from tests.faults.scene import Handler, running_worker
@@ -158,13 +160,14 @@ async def test_quarantined_jobs_run_one_at_a_time_and_the_poison_alone_is_given_
 
 
 async def test_after_a_holder_was_killed_mid_way_another_gives_back_the_rest_and_nothing_twice(
-    server: RedisServer, client: Redis, processes: Processes
+    server: RedisServer, client: Redis, processes: Processes, tmp_path: Path
 ) -> None:
     case = await Case.prepared(server, client)
     jobs = await case.stalled(200)
-    first = start_replica(processes, server, redelivery="in-place", recovery_rate=100)
-    await wait_until(lambda: ready_there(case), "some jobs are given back")
-    first.kill()
+    arm(tmp_path, "recover.after_write", "kill")
+    first = start_replica(processes, server, failpoints=tmp_path, redelivery="in-place")
+    await first.wait()
+    assert 0 < len(await ready_there(case)) < 200
     await case.end_lease()
     async with running(in_place(server)):
         await wait_until(lambda: all_ready(case, 200), "all jobs are ready again")

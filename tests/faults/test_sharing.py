@@ -1,4 +1,4 @@
-"""Replicas share groups: hand-over, expiry, coming, going, restart, reload."""
+"""Replicas share groups: hand-over, expiry, coming, going, restart."""
 
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
@@ -14,7 +14,6 @@ from reaper.service import Reaper
 from reaper.sharing.ranking import ranked
 from tests.faults import scene
 from tests.faults.reapers import (
-    QUICK,
     VISIBILITY_MS,
     Case,
     Listened,
@@ -26,11 +25,10 @@ from tests.faults.reapers import (
     running,
     start_replica,
 )
-from tests.support.processes import Processes, Running
+from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName
-from workers.protocol.messages import text
 from workers.runtime.clock import server_ms
 
 pytestmark = pytest.mark.anyio
@@ -298,99 +296,3 @@ async def test_quarantined_jobs_are_released_by_the_next_holder(case: Case) -> N
     async with holding(quick_settings(case.server)):
         assert await case.work_off(nothing_left) == jobs[1:]
     assert await case.violations(finished=True) == []
-
-
-# ---- reload
-
-
-def write_config(file: Path, *pairs: str, **changes: float) -> None:
-    """Write a settings file that watches ``pairs``, with `QUICK` settings, changed."""
-    tables = [f'[[groups]]\nstream = "{stream}"\ngroup = "{group}"\n' for stream, group in _split(pairs)]
-    settings = {name: value for name, value in {**QUICK, **changes}.items() if name != "groups"}
-    file.write_text("\n".join([*(f"{name} = {value}" for name, value in settings.items()), *tables]))
-
-
-def _split(pairs: tuple[str, ...]) -> list[list[str]]:
-    return [pair.split("/") for pair in pairs]
-
-
-@pytest.fixture
-async def reloadable(case: Case, processes: Processes, tmp_path: Path) -> tuple[Running, Path]:
-    """A replica process that holds the group, and its settings file."""
-    file = tmp_path / "reaper.toml"
-    write_config(file, "orders/billing")
-    replica = processes.python(
-        "-m", "tests.support.paced", "run", "--config", str(file), "--redis-url", case.server.url
-    )
-    await replica.prints("lease taken: group=orders/billing token=1")
-    return replica, file
-
-
-async def test_sighup_adds_a_pair_within_the_term(case: Case, client: Redis, reloadable: tuple[Running, Path]) -> None:
-    replica, file = reloadable
-    added = await Case.prepared(case.server, client, "invoices", "audit")
-    assert await recovered_by(case, 3) == {1}
-    write_config(file, "orders/billing", "invoices/audit")
-    replica.hang_up()
-    assert await recovered_by(added, 3) == {1}
-    assert await recovered_by(case, 3) == {1}
-    assert (await case.lease_events(), await added.lease_events()) == ([("lease_taken", 1)], [("lease_taken", 1)])
-    await wait_until(lambda: _are_reported(case, "invoices/audit", "orders/billing"), "both are reported")
-
-
-async def _are_reported(case: Case, *pairs: str) -> bool:
-    return [sorted(replica.groups) for replica in await case.replicas()] == [sorted(pairs)]
-
-
-async def test_sighup_takes_a_pair_away_and_its_group_is_left_alone(
-    case: Case, client: Redis, reloadable: tuple[Running, Path]
-) -> None:
-    replica, file = reloadable
-    other = await Case.prepared(case.server, client, "invoices", "audit")
-    write_config(file, "invoices/audit")
-    replica.hang_up()
-    assert await recovered_by(other, 3) == {1}
-    await wait_until(lambda: left_because(case), "the lease is left")
-    await case.stalled(3)
-    assert await recovered_by(other, 3) == {1}  # so much later, and ours are pending still
-    assert (await case.pending_count(), await case.events()) == (3, [])
-    await wait_until(lambda: _are_reported(case, "invoices/audit"), "only the other one is reported")
-
-
-async def test_sighup_with_settings_that_cannot_work_changes_nothing(
-    case: Case, reloadable: tuple[Running, Path]
-) -> None:
-    replica, file = reloadable
-    file.write_text('visibility_timeout = "soon"\n')
-    replica.hang_up()
-    await replica.prints("cannot reload settings, the old ones stay in force: .*visibility_timeout")
-    assert await recovered_by(case, 3) == {1}
-    assert replica.running
-
-
-async def test_a_pair_whose_timeout_is_changed_by_sighup_goes_by_the_new_one(
-    case: Case, reloadable: tuple[Running, Path]
-) -> None:
-    replica, file = reloadable
-    await wait_until(case.report, "the pair is served")
-    holder = await case.holder()
-    jobs = await case.enqueue(3)
-    await case.read()
-    await case.age(VISIBILITY_MS * 3 // 4)
-    write_config(file, "orders/billing", visibility_timeout=VISIBILITY_MS / 2_000)
-    replica.hang_up()
-    await case.wait_for_report(lambda report: report.visibility_ms == VISIBILITY_MS // 2, "the new one is in force")
-    await wait_until(lambda: _is_in_force(case, "visibility_ms", str(VISIBILITY_MS // 2)), "it is in force")
-    assert await case.client.hdel(case.keys.settings, "former_until") == 1  # now all workers go by it
-    await wait_until(lambda: _are_recovered(case, jobs), "what is overdue by it alone is recovered")
-    assert await case.recovered() == {job: [1] for job in jobs}
-    assert (await case.holder(), await case.lease_events()) == (holder, [("lease_taken", 1)])
-
-
-async def _are_recovered(case: Case, jobs: list[str]) -> bool:
-    return set(jobs) <= (await case.recovered()).keys()
-
-
-async def _is_in_force(case: Case, name: str, value: str) -> bool:
-    found = await case.client.hget(case.keys.settings, name)
-    return found is not None and text(found) == value

@@ -195,7 +195,7 @@ def test_what_a_dead_worker_held_is_recovered(server: RedisServer) -> None:
     server.command("XGROUP", "CREATE", "orders", "billing", "0")
     server.command("XREADGROUP", "GROUP", "billing", "dead", "STREAMS", "orders", ">")
     drained = run_until_drained(make_worker(handle, visibility_timeout=0.2), redis_url=server.url)
-    assert drained.counts == Counts(claimed=1, acked=1)
+    assert drained.counts == Counts(read=1, acked=1)
 
 
 def test_a_worker_that_stops_itself_before_the_end_is_told_of(server: RedisServer) -> None:
@@ -216,7 +216,7 @@ def test_a_worker_without_a_handler_says_so(server: RedisServer) -> None:
 async def test_in_an_event_loop_it_is_awaited(server: RedisServer) -> None:
     drained = await run_until_drained_async(make_worker(handle), [{"do": "fail once"}], redis_url=server.url)
     assert drained.counts == Counts(read=2, acked=1, nacked=1)
-    with pytest.raises(RuntimeError, match=r"Write `await run_until_drained_async\(…\)`"):
+    with pytest.raises(RuntimeError, match="Already running asyncio"):
         run_until_drained(make_worker(handle), redis_url=server.url)
     with pytest.raises(NotDrainedError):
         await run_until_drained_async(

@@ -12,11 +12,11 @@ import pytest
 from anyio import from_thread, to_thread
 from redis.asyncio import Redis
 
-from reaper import Reaper, ReaperSettings, Report
+from reaper import Reaper, ReaperSettings
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import enqueue, field_of, make_worker, number_of, running
-from workers import Job, Producer
+from workers import Job, Producer, Report
 from workers.protocol.messages import text
 from workers.runtime.event_loop import call_in
 

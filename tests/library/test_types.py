@@ -19,16 +19,15 @@ PROGRAM = """
 from datetime import timedelta
 from typing import assert_type
 
-from reaper import GroupSettings, Reaper, ReaperEvent, ReaperSettings, Report
+from reaper import GroupSettings, Reaper, ReaperSettings
 from reaper import UnreachableError as ReaperUnreachableError
 from workers import Counts, Job, JobId, NewJob, Producer, RecoveryMode, Redelivery, Reject, Retry, UnreachableError
-from workers import SyncProducer, Worker, WorkerEvent, WorkerSettings
+from workers import Report, SyncProducer, Worker, WorkerEvent, WorkerSettings
 
 worker = Worker(
     "orders", "billing", recovery=RecoveryMode.EMBEDDED, redelivery="retry-stream", job_type_field="type", timeout=30
 )
 event: WorkerEvent = "refused"
-reaper_event: ReaperEvent = "stalled"
 
 
 @worker.handler
@@ -60,12 +59,11 @@ async def serve() -> None:
     assert_type(WorkerSettings(stream="orders", group="billing").redis_url, str)
     assert ReaperUnreachableError is UnreachableError
     ReaperSettings(groups="orders/billing,orders/audit", visibility_timeout=30, journal=False)
-    ReaperSettings(groups=["orders/billing"], redelivery=Redelivery.STREAM, lease_ttl=timedelta(10), recovery_rate=1)
+    ReaperSettings(groups=["orders/billing"], redelivery=Redelivery.STREAM, lease_ttl=timedelta(10))
     GroupSettings(stream="orders", group="billing", visibility_timeout=0.5, redelivery="stream")
     WorkerSettings(stream="orders", group="billing", visibility_timeout=30, recovery="embedded", backoff_base=0.5)
     WorkerSettings(timeout=None)  # the rest is in the environment
     async with Reaper(settings) as replica, Producer("orders", "redis://127.0.0.1:6379/0") as orders:
-        replica.on(reaper_event)(note)
         assert_type(replica, Reaper)
         assert_type(replica.held, int)
         assert_type(await orders.enqueue({"order": 17, "customer": "Ada"}, delay=1.5), JobId)

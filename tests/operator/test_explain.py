@@ -225,7 +225,7 @@ async def test_what_stalls_while_recovery_waits_says_so(scene: Scene, reaper: Co
     assert said.endswith(" s: no heartbeat could be served for 41 s")
 
 
-async def test_in_embedded_mode_a_worker_claims_it_and_no_replica_is_missed(scene: Scene, reaper: Command) -> None:
+async def test_in_embedded_mode_a_worker_recovers_it_and_no_replica_is_missed(scene: Scene, reaper: Command) -> None:
     await scene.set_settings(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="embedded")
     await scene.beats()
     entry = await scene.add("n", 1, "reaper.visibility_ms", 600_000)
@@ -233,7 +233,7 @@ async def test_in_embedded_mode_a_worker_claims_it_and_no_replica_is_missed(scen
     answer = await reaper("explain", entry, "-o", "json", "--groups", "orders/billing")
     [told] = answer.data
     assert (told["visibility_ms"], told["obstacles"]) == (600_000, [])
-    assert told["next"].endswith("it is claimed by a live worker, as delivery 2 of 3")
+    assert told["next"].endswith("copied to orders and ready again, for delivery 2 of 3")
 
 
 async def test_a_job_that_was_put_off_tells_when_it_is_due(scene: Scene, reaper: Command) -> None:

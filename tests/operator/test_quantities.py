@@ -33,5 +33,5 @@ def test_a_duration_is_written_so_that_it_can_be_read(seconds: float, text: str)
 
 
 def test_settings_read_units() -> None:
-    settings = load_settings(ReaperSettings, flags={"visibility_timeout": "5m", "recovery_rate": "0.5"})
-    assert (settings.visibility_timeout, settings.recovery_rate) == (timedelta(minutes=5), 0.5)
+    settings = load_settings(ReaperSettings, flags={"visibility_timeout": "5m", "lease_ttl": "0.5"})
+    assert (settings.visibility_timeout, settings.lease_ttl) == (timedelta(minutes=5), timedelta(seconds=0.5))

@@ -1,7 +1,6 @@
 """``reaper run`` as a process: start-up checks, signals, and reading the settings file again."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -12,7 +11,6 @@ from tests.operator.heartbeats import GROUP, KEYS
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
-from workers.protocol.keys import GroupKeys, group_keys
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -31,16 +29,6 @@ def _table(group: str, *, stream: str = "orders", **values: int) -> str:
 
 def _write(file: Path, *parts: str) -> None:
     file.write_text("".join(parts))
-
-
-async def _until_in_force(client: Redis, keys: GroupKeys, **values: str) -> None:
-    """Wait until a replica has written these values into the group settings."""
-
-    async def in_force() -> bool:
-        found: Any = await client.hmget(keys.settings, list(values))
-        return bool(found == [value.encode() for value in values.values()])
-
-    await wait_until(in_force, f"{keys.pair} has the settings {values}")
 
 
 @pytest.fixture
@@ -118,56 +106,6 @@ async def test_a_group_that_live_replicas_serve_cannot_be_forgotten(
     await replica.wait()
     forgotten = await reaper("groups", "forget", "orders/billing", "--yes")
     assert (forgotten.code, await client.keys("{orders}:*")) == (0, [])
-
-
-async def test_a_pair_is_added_without_a_restart(
-    client: Redis, processes: Processes, server: RedisServer, file: Path
-) -> None:
-    replica = await _holder(client, processes, server, file)
-    await client.xgroup_create("mail", "sender", "0", mkstream=True)
-    _write(file, LONG, _table("billing"), _table("sender", stream="mail", max_deliveries=9))
-    replica.hang_up()
-    await replica.prints("settings reloaded: groups=2")
-    await _until_in_force(client, group_keys("mail", "sender"), max_deliveries="9")
-    assert replica.running
-
-
-async def test_a_changed_default_holds_at_once(
-    client: Redis, processes: Processes, server: RedisServer, file: Path
-) -> None:
-    replica = await _holder(client, processes, server, file)
-    _write(file, LONG, "max_deliveries = 8\n", _table("billing"))
-    replica.hang_up()
-    await _until_in_force(client, group_keys("orders", "billing"), max_deliveries="8")
-
-
-async def test_other_changes_are_named_as_needing_a_restart(
-    client: Redis, processes: Processes, server: RedisServer, file: Path
-) -> None:
-    replica = await _holder(client, processes, server, file)
-    _write(file, "lease_ttl = 1800\njournal_maxlen = 100\nvisibility_timeout = 3600\n", _table("billing"))
-    replica.hang_up()
-    await replica.prints("changed settings need a restart: settings=journal_maxlen,lease_ttl")
-
-
-@pytest.mark.parametrize(
-    ("toml", "complaint"),
-    [
-        ("visiblity_timeout = 3\n", "unknown setting 'visiblity_timeout'"),
-        ("not toml", "is not valid TOML"),
-        ("groups = []\n", "no groups are set"),
-    ],
-)
-async def test_a_wrong_file_is_told_and_the_old_settings_stay(
-    toml: str, complaint: str, client: Redis, processes: Processes, server: RedisServer, file: Path
-) -> None:
-    replica = await _holder(client, processes, server, file)
-    _write(file, toml)
-    replica.hang_up()
-    await replica.prints(f"ERROR .*cannot reload settings, the old ones stay in force: .*{complaint}")
-    _write(file, LONG, _table("billing"))
-    replica.hang_up()
-    await replica.prints("settings reloaded: groups=1")
 
 
 async def test_an_unreachable_server_is_one_sentence_and_exit_3(processes: Processes) -> None:

@@ -118,9 +118,3 @@ async def test_a_misspelt_flag_is_met_with_a_suggestion() -> None:
 async def test_without_groups_the_replica_says_how_to_name_them() -> None:
     answer = await run_command(NOWHERE, "run")
     assert (answer.code, answer.err.startswith("error: cannot start: no groups are set.")) == (2, True)
-
-
-@pytest.mark.parametrize("name", ["name", "health_host", "journal"])
-def test_bytes_that_are_no_text_are_refused_where_no_file_is_named(name: str, tmp_path: Path) -> None:
-    said = _complaint(tmp_path, flags={name: "a\udcff"})
-    assert said == (f"setting '{name}' (as flag --{name.replace('_', '-')}) is invalid. Write UTF-8 text.")

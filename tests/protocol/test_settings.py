@@ -127,7 +127,7 @@ def test_a_choice_that_is_none_is_refused_with_the_choices() -> None:
 def test_a_file_that_is_no_toml_is_said(tmp_path: Path, content: str | bytes) -> None:
     file = tmp_path / "shop.toml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert "not valid TOML" in sentence(file=file)
+    assert "cannot read settings file" in sentence(file=file)
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -71,10 +71,9 @@ def test_a_file_that_is_not_there_is_said(secret: Path) -> None:
     assert sentence() == (f"cannot read file {secret}, which SHOP_REDIS_URL_FILE names: No such file or directory.")
 
 
-@pytest.mark.parametrize(("content", "said"), [(b" \n", "is empty"), (b"\xff\xff", "is not UTF-8 text")])
-def test_a_file_without_a_value_is_said(secret: Path, content: bytes, said: str) -> None:
-    secret.write_bytes(content)
-    assert f"which SHOP_REDIS_URL_FILE names, {said}" in sentence()
+def test_a_file_without_text_is_said(secret: Path) -> None:
+    secret.write_bytes(b"\xff\xff")
+    assert "which SHOP_REDIS_URL_FILE names: 'utf-8' codec" in sentence()
 
 
 def test_a_value_that_cannot_be_is_said_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

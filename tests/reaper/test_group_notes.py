@@ -1,6 +1,7 @@
 """The messages of a holder about a group: each state when it begins and when it ends, each dead letter in one line."""
 
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,24 +10,12 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from reaper.recovery.notes import (
-    FALSE_RECOVERY_LOG_S,
-    MOVED_LOG_S,
-    NAME_CHARS,
-    VERDICT_LOG_S,
-    GroupNotes,
-    settings_report,
-)
-from reaper.recovery.verdict import Verdict
-from reaper.replicas import GroupReport, Tally
-from reaper.service import EVENTS
+from reaper.recovery.notes import FALSE_RECOVERY_LOG_S, NAME_CHARS, GroupNotes
+from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from tests.support.virtual_time import VIRTUAL_TIME
-from workers.protocol.calls.group_moves import DueMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
-from workers.protocol.messages import Pending, Redelivery
-from workers.runtime.callbacks import Callbacks, Report
-from workers.runtime.clock import monotonic_ms
+from workers.protocol.messages import Redelivery
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +26,7 @@ BILLING = WatchedGroup(
     max_deliveries=3,
     redelivery=Redelivery.STREAM,
 )
-PAIR = {"stream": "orders", "group": "billing"}
+REPORT = GroupReport(stream="orders", group="billing", visibility_ms=30_000, max_deliveries=3, redelivery="stream")
 
 
 @pytest.fixture
@@ -48,17 +37,10 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 class Told:
     """Notes on ``orders/billing``, and everything they said."""
 
-    def __init__(self, caplog: pytest.LogCaptureFixture, *listened_to: str) -> None:
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
         self._caplog = caplog
-        self._reports: list[Report] = []
-        self._callbacks: Callbacks[str] = Callbacks(EVENTS)
-        for event in listened_to:
-            self._callbacks.on(event)(self._hear)
-        self.notes = GroupNotes(BILLING, self._callbacks)
-
-    async def _hear(self, report: Report) -> None:
-        self._reports.append(report)
+        self.notes = GroupNotes(BILLING)
 
     def lines(self) -> list[tuple[str, str]]:
         """Return level and text of each log line since the last call."""
@@ -66,19 +48,10 @@ class Told:
         self._caplog.clear()
         return said
 
-    async def reports(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return name and facts of each report, without what every one of them says."""
-        await self._callbacks.drain()
-        assert all(PAIR.items() <= report.facts.items() for report in self._reports)
-        return [
-            (report.name, {name: fact for name, fact in report.facts.items() if name not in PAIR})
-            for report in self._reports
-        ]
-
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Told:
-    return Told(caplog, *EVENTS)
+    return Told(caplog)
 
 
 # ---- errors
@@ -87,15 +60,14 @@ def told(caplog: pytest.LogCaptureFixture) -> Told:
 async def test_an_error_is_told_when_it_begins_and_when_it_has_passed(told: Told) -> None:
     for _ in range(3):
         told.notes.failed("scan", ResponseError("MISCONF"))
-    assert told.notes.tally.error == "scan: MISCONF"
+    assert told.notes.report.error == "scan: MISCONF"
     for _ in range(3):
         told.notes.worked("scan")
-    assert told.notes.tally.error == ""
+    assert told.notes.report.error == ""
     assert told.lines() == [
         ("ERROR", "cannot serve the group: group=orders/billing task=scan cause=MISCONF"),
         ("INFO", "task works again: group=orders/billing task=scan"),
     ]
-    assert await told.reports() == [("error", {"error": "scan: MISCONF"})]
 
 
 async def test_a_lost_connection_is_a_warning(told: Told) -> None:
@@ -115,11 +87,11 @@ async def test_an_error_that_changes_is_told_again(told: Told) -> None:
 async def test_errors_of_different_work_pass_each_by_itself(told: Told) -> None:
     told.notes.failed("scan", ResponseError("one"))
     told.notes.failed("recover", ResponseError("two"))
-    assert told.notes.tally.error == "scan: one; recover: two"
+    assert told.notes.report.error == "scan: one; recover: two"
     told.notes.call_done()
-    assert told.notes.tally.error == "scan: one"
+    assert told.notes.report.error == "scan: one"
     told.notes.scanned(1)
-    assert told.notes.tally.error == ""
+    assert told.notes.report.error == ""
 
 
 # ---- refusals
@@ -149,15 +121,14 @@ async def test_a_layout_that_cannot_be_served_is_told_with_advice_and_its_end_to
 ) -> None:
     for _ in range(3):
         told.notes.layout(kind)
-    assert told.notes.tally.refusal == kind
+    assert told.notes.report.refusal == kind
     for _ in range(3):
         told.notes.layout("")
-    assert told.notes.tally.refusal == ""
+    assert told.notes.report.refusal == ""
     assert told.lines() == [
         ("ERROR", f'recovery disabled: group=orders/billing reason={kind} cause="{advice}"'),
         ("INFO", "recovery enabled again: group=orders/billing"),
     ]
-    assert await told.reports() == [("error", {"error": f"{kind}: {advice}"})]
 
 
 async def test_a_recovery_call_that_goes_through_ends_a_refusal(told: Told) -> None:
@@ -179,10 +150,10 @@ async def test_a_missing_group_is_over_once_a_scan_goes_through_and_not_before(t
     for _ in range(3):
         told.notes.refused("no_group", "it does not exist")
     told.notes.layout("")
-    assert told.notes.tally.refusal == "no_group"
+    assert told.notes.report.refusal == "no_group"
     for _ in range(3):
         told.notes.scanned(7)
-    assert (told.notes.tally.refusal, told.notes.tally.last_scan_ms) == ("", 7)
+    assert (told.notes.report.refusal, told.notes.report.last_scan_ms) == ("", 7)
     assert told.lines() == [
         ("ERROR", 'recovery disabled: group=orders/billing reason=no_group cause="it does not exist"'),
         ("INFO", "recovery enabled again: group=orders/billing"),
@@ -195,10 +166,10 @@ async def test_a_missing_group_is_over_once_a_scan_goes_through_and_not_before(t
 async def test_a_pause_is_told_when_it_begins_and_when_it_ends(told: Told) -> None:
     for _ in range(3):
         told.notes.paused()
-    assert told.notes.tally == Tally(paused=True)
+    assert told.notes.report == replace(REPORT, paused=True)
     for _ in range(3):
         told.notes.call_done()
-    assert told.notes.tally == Tally()
+    assert told.notes.report == REPORT
     assert told.lines() == [
         ("WARNING", 'recovery paused: group=orders/billing to_resume="reaper groups resume orders/billing"'),
         ("WARNING", "recovery resumed: group=orders/billing"),
@@ -212,23 +183,14 @@ def row(outcome: Outcome, entry: bytes = b"1-0", detail: bytes = b"", *, consume
     return Recovered(entry, outcome, detail, 60_000, consumer, b"job-" + entry, 2)
 
 
-def facts(entry: str = "1-0", consumer: str = "w1", **more: Any) -> dict[str, Any]:
-    return {"job": f"job-{entry}", "entry": entry, "consumer": consumer, "idle_ms": 60_000, "delivery": 2, **more}
-
-
-TOGETHER = [
-    Recovered(b"7-%d" % n, Outcome.REDELIVERED, b"8-%d" % n, 60_000 + n, b"w2", b"7-%d" % n, 2) for n in range(2)
-]
-
-
 async def test_what_one_call_did_is_counted(told: Told) -> None:
     told.notes.batch([row(outcome) for outcome in Outcome] + [row(Outcome.REDELIVERED)])
-    assert told.notes.tally == Tally(recovered=2, held=1)
+    assert told.notes.report == replace(REPORT, recovered=2, held=1)
 
 
 async def test_what_was_not_overdue_is_not_told(told: Told) -> None:
     told.notes.batch([row(outcome) for outcome in (Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF)])
-    assert (told.lines(), await told.reports(), told.notes.tally) == ([], [], Tally())
+    assert (told.lines(), told.notes.report) == ([], REPORT)
 
 
 async def test_what_moved_is_one_line_however_many_there_are(told: Told) -> None:
@@ -242,49 +204,9 @@ async def test_what_moved_is_one_line_however_many_there_are(told: Told) -> None
     ]
 
 
-async def test_plain_jobs_that_are_told_together_are_counted_and_reported_as_any(told: Told) -> None:
-    told.notes.batch([*TOGETHER, row(Outcome.REDELIVERED, detail=b"9-0")])
-    assert told.notes.tally == Tally(recovered=3)
-    assert 'consumers="w1, w2" redelivered=3 quarantined=0' in told.lines()[0][1]
-    reports = await told.reports()
-    assert [name for name, _ in reports] == ["stalled", "recovered"] * 3
-    assert [one["new_entry"] for name, one in reports if name == "recovered"] == ["8-0", "8-1", "9-0"]
-    assert reports[2][1] | PAIR == PAIR | {
-        "job": "7-1", "entry": "7-1", "consumer": "w2", "idle_ms": 60_001, "delivery": 2,
-    }  # fmt: skip
-
-
-async def test_a_mass_is_a_line_a_second_and_one_at_the_end(told: Told) -> None:
-    for _ in range(30):
-        told.notes.batch(TOGETHER)
-        await anyio.sleep(MOVED_LOG_S / 10)
-    told.notes.scanned(7)
-    told.notes.tell_moved()
-    moved = [int(line.split("redelivered=")[1].split()[0]) for _, line in told.lines()]
-    assert (sum(moved), len(moved)) == (60, 4)
-
-
 async def test_of_many_consumers_the_line_names_three(told: Told) -> None:
     told.notes.batch([row(Outcome.REDELIVERED, consumer=b"w%d" % number) for number in range(5)])
     assert 'consumers="w0, w1, w2 …" ' in told.lines()[0][1]
-
-
-async def test_a_recovered_delivery_is_reported_as_stalled_and_as_recovered(told: Told) -> None:
-    told.notes.batch([row(Outcome.REDELIVERED, detail=b"9-0")])
-    assert await told.reports() == [
-        ("stalled", facts()),
-        ("recovered", facts(new_entry="9-0", reason="visibility_timeout")),
-    ]
-
-
-async def test_a_quarantined_job_is_reported_as_stalled_and_as_recovered_when_it_is_released(told: Told) -> None:
-    told.notes.batch([row(Outcome.QUARANTINED)])
-    told.notes.moved(DueMoves(quarantined=0, out=1, settled=0, released=(b"job-1-0", b"9-0")))
-    assert await told.reports() == [
-        ("stalled", facts()),
-        ("recovered", {"job": "job-1-0", "new_entry": "9-0", "reason": "released"}),
-    ]
-    assert told.notes.tally.recovered == 1
 
 
 async def test_each_dead_letter_is_one_line_with_everything_that_names_it(told: Told) -> None:
@@ -299,14 +221,6 @@ async def test_each_dead_letter_is_one_line_with_everything_that_names_it(told: 
         )
         for number in (1, 2)
     ]
-    assert await told.reports() == [
-        report
-        for number in (1, 2)
-        for report in (
-            ("stalled", facts(f"{number}-0")),
-            ("dead_lettered", facts(f"{number}-0", dead_letter=f"9-{number}", reason="max_deliveries")),
-        )
-    ]
 
 
 async def test_a_lost_payload_is_an_error(told: Told) -> None:
@@ -317,7 +231,6 @@ async def test_a_lost_payload_is_an_error(told: Told) -> None:
             "entry was deleted while pending, its payload is lost: group=orders/billing entry=1-0",
         )
     ]
-    assert await told.reports() == [("stalled", facts()), ("error", facts(error="lost_payload"))]
 
 
 async def test_what_cannot_be_copied_is_an_error_and_counts_until_the_next_full_scan(told: Told) -> None:
@@ -331,20 +244,9 @@ async def test_what_cannot_be_copied_is_an_error_and_counts_until_the_next_full_
             ),
         )
     ]
-    assert await told.reports() == [("stalled", facts()), ("error", facts(error="held: too many fields"))]
-    assert told.notes.tally.held == 1
+    assert told.notes.report.held == 1
     told.notes.scanned_fully(7, entries=1)
-    assert told.notes.tally == Tally(held=0, scan_entries=1, last_full_scan_ms=7)
-
-
-async def test_without_a_listener_the_log_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    everything = [row(outcome, detail=b"9-0") for outcome in Outcome]
-    listened_to, alone = Told(caplog, *EVENTS), Told(caplog)
-    listened_to.notes.batch([*TOGETHER, *everything])
-    lines = listened_to.lines()
-    alone.notes.batch([*TOGETHER, *everything])
-    assert (alone.lines(), await alone.reports()) == (lines, [])
-    assert [level for level, _ in lines] == ["INFO", "ERROR", "ERROR", "ERROR"]
+    assert told.notes.report == replace(REPORT, held=0, scan_entries=1, last_full_scan_ms=7)
 
 
 async def test_names_from_outside_neither_break_a_line_nor_forge_one(told: Told) -> None:
@@ -353,45 +255,6 @@ async def test_names_from_outside_neither_break_a_line_nor_forge_one(told: Told)
     told.notes.batch([row(Outcome.DEAD_LETTERED, consumer=name), row(Outcome.REDELIVERED, consumer=name)])
     told.notes.false_recovery(name, 1)
     assert [shown in line and line.isprintable() for _, line in told.lines()] == [True] * 3
-
-
-# ---- observing
-
-
-async def test_an_observer_reports_each_and_logs_the_sum_once_a_minute_if_there_is_news(told: Told) -> None:
-    verdict = Verdict(monotonic_ms())
-    told.notes.term_begins(0)
-    verdict.found(b"1-0", b"w1", 61_500, monotonic_ms(), is_overdue=True)
-    told.notes.would_recover(Pending(b"1-0", b"w1", 61_500, 2))
-    said = "observed: group=orders/billing minutes={} would_recover={} false_alarms={} slowest_s={} pending={}"
-    for _ in range(4):
-        told.notes.tell_verdict(verdict)
-        await anyio.sleep(VERDICT_LOG_S / 2)
-    assert told.lines() == [("INFO", said.format(1, 1, 0, 0.0, 1))]
-    verdict.gone([b"1-0"], monotonic_ms())
-    verdict.found(b"2-0", b"w1", 61_500, monotonic_ms(), is_overdue=True)
-    told.notes.tell_verdict(verdict)
-    told.notes.tell_verdict(verdict, at_the_end=True)
-    assert told.lines() == [("INFO", said.format(2, 2, 1, 181.5, 1))] * 2
-    tally = told.notes.tally
-    assert (tally.recovered, tally.false_alarms, tally.slowest_ms) == (2, 1, 181_500)
-    assert await told.reports() == [
-        ("stalled", {"job": "", "entry": "1-0", "consumer": "w1", "idle_ms": 61_500, "delivery": 2})
-    ]
-
-
-# ---- reports
-
-
-def test_a_report_has_the_settings_and_the_tally() -> None:
-    assert settings_report(BILLING, Tally(recovered=3)) == GroupReport(
-        stream="orders",
-        group="billing",
-        visibility_ms=30_000,
-        max_deliveries=3,
-        redelivery="stream",
-        recovered=3,
-    )
 
 
 # ---- false recoveries
@@ -403,7 +266,7 @@ async def test_false_recoveries_are_logged_once_a_minute_and_counted_always(told
     ((level, line),) = told.lines()
     assert level == "WARNING"
     assert "group=orders/billing consumer=web false_recoveries=2" in line
-    tally = told.notes.tally
+    tally = told.notes.report
     assert (tally.false_recoveries, tally.false_recoveries_of) == (4, {"web": 4})
     await anyio.sleep(FALSE_RECOVERY_LOG_S)
     told.notes.false_recovery(b"x" * 10_000, 2)

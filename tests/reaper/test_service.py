@@ -9,10 +9,11 @@ import anyio.lowlevel
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events
 from reaper.lease import PAGE
 from reaper.metrics import ReplicaMetrics
 from reaper.replicas import Replica
-from reaper.service import EVENTS, Reaper
+from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy
 from tests.scripts.scene import Scene, entry_id
@@ -23,7 +24,6 @@ from tests.support.waiting import wait_until
 from workers import Job, Worker
 from workers.protocol.errors import UnreachableError
 from workers.protocol.keys import group_keys, namespace_keys
-from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
@@ -45,25 +45,6 @@ async def scene(client: Redis) -> Scene:
     prepared = Scene(client)
     await prepared.prepare(lease=None)
     return prepared
-
-
-class Heard:
-    """Everything that a reaper reports, in order."""
-
-    def __init__(self, reaper: Reaper) -> None:
-        self.reports: list[Report] = []
-        for event in sorted(EVENTS):
-            reaper.on(event)(self._hear)  # type: ignore[arg-type]
-
-    async def _hear(self, report: Report) -> None:
-        self.reports.append(report)
-
-    @property
-    def names(self) -> list[str]:
-        return [report.name for report in self.reports]
-
-    def facts(self, name: str) -> list[dict[str, Any]]:
-        return [report.facts for report in self.reports if report.name == name]
 
 
 async def holding(reaper: Reaper) -> int:
@@ -102,13 +83,8 @@ async def test_inside_the_block_it_takes_part_and_after_it_nothing_is_left(serve
     assert await client.exists(LEASE, KEYS.replicas, KEYS.live) == 0
 
 
-def test_it_can_be_made_and_callbacks_registered_before_any_event_loop_runs() -> None:
-    reaper = Reaper(ReaperSettings(groups="orders/billing"))
-
-    @reaper.on("recovered")
-    async def note(report: Report) -> None: ...
-
-    assert note.__name__ == "note"
+def test_it_can_be_made_before_any_event_loop_runs() -> None:
+    assert Reaper(ReaperSettings(groups="orders/billing")).held == 0
 
 
 async def test_stop_ends_run(server: RedisServer) -> None:
@@ -187,70 +163,35 @@ async def test_a_hung_redis_does_not_keep_it_from_stopping_nor_its_connections_o
     await wait_until(lambda: alone(client), "only the test's own connection is left")
 
 
-# ---- callbacks
+# ---- serving
 
 
-async def test_what_happens_is_reported_in_order_with_its_facts(
-    server: RedisServer, client: Redis, scene: Scene
+async def test_what_happens_is_logged_in_order(
+    server: RedisServer, client: Redis, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stalled = await scene.stalled("n", "1", consumer="gone")
-    heard = Heard(reaper := Reaper(settings_for(server)))
-    async with reaper:
-        await wait_until(lambda: "recovered" in heard.names, "the job is recovered")
-    assert heard.names == ["lease_taken", "stalled", "recovered", "lease_left"]
-    term = {"stream": "orders", "group": "billing", "token": 1}
-    delivery = {
-        "stream": "orders",
-        "group": "billing",
-        "job": stalled,
-        "entry": stalled,
-        "consumer": "gone",
-        "delivery": 1,
-        "idle_ms": heard.facts("stalled")[0]["idle_ms"],
-    }
-    assert [report.facts for report in heard.reports] == [
-        term,
-        delivery,
-        delivery | {"new_entry": await newest(client, "orders"), "reason": "visibility_timeout"},
-        term | {"reason": "stopped"},
+    caplog.set_level(logging.INFO, "reaper.sharing.tenure")
+    caplog.set_level(logging.INFO, "reaper.recovery")
+    await scene.stalled("n", "1", consumer="gone")
+    async with Reaper(settings_for(server)):
+        await recovered(client, 1)
+        await wait_until(lambda: any("recovered" in line for line in caplog.messages), "it is logged")
+    of = "group=orders/billing"
+    assert [line for line in caplog.messages if of in line] == [
+        f"lease taken: {of} token=1",
+        f"recovered stalled deliveries: {of} consumers=gone redelivered=1 quarantined=0",
+        f"lease left: {of} token=1 reason=stopped",
     ]
-    assert delivery["idle_ms"] >= 60_000
 
 
-async def test_a_last_delivery_that_stalls_is_reported_as_a_dead_letter(
-    server: RedisServer, client: Redis, scene: Scene
-) -> None:
-    stalled = await scene.doomed()
-    heard = Heard(reaper := Reaper(settings_for(server)))
-    async with reaper:
-        await wait_until(lambda: "dead_lettered" in heard.names, "the job is dead-lettered")
-    facts = heard.facts("dead_lettered")[0]
-    del facts["idle_ms"]
-    assert facts == {
-        "stream": "orders",
-        "group": "billing",
-        "job": stalled,
-        "entry": stalled,
-        "consumer": "w1",
-        "delivery": 3,
-        "dead_letter": await newest(client, scene.keys.dead),
-        "reason": "max_deliveries",
-    }
-
-
-async def test_a_quarantined_job_is_reported_as_stalled_and_as_recovered_once_it_is_released(
-    server: RedisServer, scene: Scene
-) -> None:
+async def test_a_quarantined_job_is_released(server: RedisServer, client: Redis, scene: Scene) -> None:
     stalled = await scene.stalled(times=2)
-    heard = Heard(reaper := Reaper(settings_for(server)))
-    async with reaper:
-        await wait_until(lambda: "recovered" in heard.names, "the quarantined job is out")
-    facts = heard.facts("recovered")[0]
-    first, *between, last = heard.names
-    assert (first, last) == ("lease_taken", "lease_left")
-    # Two calls under way at once have quarantined it and let it out. The reply that is read first is reported first.
-    assert sorted(between) == ["recovered", "stalled"]
-    assert (facts["job"], facts["reason"]) == (stalled, "released")
+
+    async def released() -> list[str]:
+        events = await read_events(client, scene.keys)
+        return [event.job for event in events if event.data.get("reason") == "released"]
+
+    async with Reaper(settings_for(server)):
+        assert await wait_until(released, "the quarantined job is out") == [stalled]
 
 
 @pytest.mark.usefixtures("scene")
@@ -277,16 +218,6 @@ async def _is_gone(client: Redis, key: str) -> bool:
     return await client.exists(key) == 0
 
 
-async def test_a_payload_that_is_gone_is_reported_as_an_error(server: RedisServer, scene: Scene) -> None:
-    stalled = await scene.stalled()
-    await scene.client.xdel("orders", stalled)
-    heard = Heard(reaper := Reaper(settings_for(server)))
-    async with reaper:
-        await wait_until(lambda: "error" in heard.names, "it is reported")
-    facts = heard.facts("error")[0]
-    assert (facts["entry"], facts["error"]) == (stalled, "lost_payload")
-
-
 async def test_group_settings_that_were_lost_are_written_again_in_the_same_term(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:
@@ -300,58 +231,15 @@ async def test_group_settings_that_were_lost_are_written_again_in_the_same_term(
 
 
 async def test_a_replica_that_finds_another_holder_ends_its_term(
-    server: RedisServer, client: Redis, scene: Scene
+    server: RedisServer, client: Redis, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard = Heard(reaper := Reaper(settings_for(server, tick_interval=0.05)))
-    async with reaper:
+    caplog.set_level(logging.INFO, "reaper")
+    async with Reaper(settings_for(server, tick_interval=0.05)) as reaper:
         await holding(reaper)
         await client.set(scene.keys.lease, "bob.0@60000", px=60_000)
         await scene.stalled()
-        await wait_until(lambda: "lease_left" in heard.names, "its term is over")
-    assert heard.facts("lease_left")[0]["reason"] == "not_ours"
-
-
-@pytest.mark.usefixtures("scene")
-async def test_a_callback_that_fails_is_logged_and_keeps_nobody_from_hearing(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    reaper = Reaper(settings_for(server))
-
-    @reaper.on("lease_taken")
-    async def fail(_report: Report) -> None:
-        raise ZeroDivisionError
-
-    heard = Heard(reaper)
-    async with reaper:
-        await wait_until(lambda: heard.names, "the next callback hears it")
-    errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert errors == ["callback failed: event=lease_taken"]
-    assert heard.names == ["lease_taken", "lease_left"]
-
-
-async def test_a_callback_that_hangs_holds_up_neither_recovery_nor_the_end(
-    server: RedisServer, client: Redis, scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reaper.service.FAREWELL_S", 0.1)
-    await scene.stalled()
-    reaper = Reaper(settings_for(server))
-    reaper.on("lease_taken")(_hang)
-    reaper.on("lease_left")(_hang)
-    async with reaper:
-        await recovered(client, 1)
-    assert await client.exists(LEASE, KEYS.replicas) == 0
-
-
-async def _hang(_report: Report) -> None:
-    await anyio.sleep_forever()
-
-
-def test_an_event_that_is_never_reported_cannot_be_listened_to() -> None:
-    reaper = Reaper(ReaperSettings())
-    with pytest.raises(
-        ValueError, match=r"event 'recoverd' is unknown\. Choose one of dead_lettered, error, lease_left"
-    ):
-        reaper.on("recoverd")  # type: ignore[arg-type]
+        await wait_until(lambda: not reaper.held, "its term is over")
+    assert "lease left: group=orders/billing token=1 reason=not_ours" in caplog.messages
 
 
 # ---- registration
@@ -388,48 +276,6 @@ async def test_who_leaves_unregisters_and_the_others_stay(server: RedisServer, c
         assert list(await registered(client)) == [stays.replica_id]
 
 
-# ---- reload
-
-
-async def test_a_pair_that_is_added_is_served_in_the_same_term(server: RedisServer, scene: Scene) -> None:
-    client = scene.client
-    await client.xgroup_create("mails", "send", "0", mkstream=True)
-    late = Scene(client, group_keys("mails", "send"))
-    await late.stalled()
-    async with Reaper(settings_for(server)) as reaper:
-        await holding(reaper)
-        reaper.reload(settings_for(server, groups="orders/billing,mails/send"))
-        await wait_until(lambda: client.hget(late.keys.settings, "recovered"), "the new pair is served")
-        assert {report.token for report in reaper.reports().values()} == {1}
-
-
-async def test_a_pair_that_is_taken_out_is_left_alone(server: RedisServer, scene: Scene) -> None:
-    client = scene.client
-    async with Reaper(settings_for(server, tick_interval=0.02)) as reaper:
-        await wait_until(lambda: client.exists(scene.keys.lease), "the pair is taken over")
-        reaper.reload(settings_for(server, tick_interval=0.02, groups="mails/send"))
-        await scene.stalled()
-        await client.xgroup_create("mails", "send", "0", mkstream=True)
-        late = Scene(client, group_keys("mails", "send"))
-        await late.stalled()
-        await wait_until(lambda: client.hget(late.keys.settings, "recovered"), "the other pair is served")
-        assert await scene.pending() == [(entry_id(1), "w1", 1)]
-
-
-async def test_a_pair_whose_values_change_is_taken_over_again_with_the_new_ones(
-    server: RedisServer, scene: Scene
-) -> None:
-    client = scene.client
-
-    async def in_force() -> bool:
-        return await client.hmget(scene.keys.settings, "visibility_ms", "max_deliveries") == [b"5000", b"7"]
-
-    async with Reaper(settings_for(server)) as reaper:
-        await wait_until(lambda: client.exists(scene.keys.lease), "the pair is taken over")
-        reaper.reload(settings_for(server, visibility_timeout=5, max_deliveries=7))
-        await wait_until(in_force, "the new values are in force")
-
-
 async def test_a_tick_reads_all_new_deliveries_and_not_only_a_page(server: RedisServer, scene: Scene) -> None:
     client, number = scene.client, 3 * PAGE
     async with Reaper(settings_for(server, tick_interval=600, full_scan_interval=3_600)) as reaper:
@@ -442,16 +288,6 @@ async def test_a_tick_reads_all_new_deliveries_and_not_only_a_page(server: Redis
         await client.xreadgroup("billing", "w1", {"orders": ">"}, count=number)
         watch._tick()
         await wait_until(lambda: watch.report().timers == number, "one tick has found all of them")
-
-
-async def test_what_needs_a_restart_is_named_and_not_taken_over(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Reaper(settings_for(server)) as reaper:
-        reaper.reload(settings_for(server, lease_ttl=30, journal_maxlen=100, max_deliveries=5))
-    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert "changed settings need a restart: settings=journal_maxlen,lease_ttl" in warnings
-    assert (reaper.settings.lease_ttl.total_seconds(), reaper.settings.max_deliveries) == (60, 5)
 
 
 # ---- together with a worker

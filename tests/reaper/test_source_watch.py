@@ -3,26 +3,21 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from reaper.lease import Term
-from reaper.recovery.context import ReplicaContext
 from reaper.recovery.notes import GroupNotes
-from reaper.recovery.rate import RateLimit
 from reaper.recovery.source_watch import RETRY_MS, SourceWatch
 from reaper.recovery.writer import GroupWriter
-from reaper.service import EVENTS
 from reaper.settings import ReaperSettings
 from reaper.tasks import Chores, Tasks
 from reaper.wheel import Wheel
 from tests.support.virtual_time import VIRTUAL_TIME
+from workers.protocol.calls.group_moves import Authority
 from workers.protocol.calls.refusals import Refusal
-from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
 
 pytestmark = pytest.mark.anyio
@@ -58,16 +53,13 @@ class World:
     def __post_init__(self) -> None:
         settings = ReaperSettings(groups="orders/billing", visibility_timeout=VISIBILITY_S)
         [group] = settings.watched
-        self.notes = GroupNotes(group, Callbacks(EVENTS))
-        context = SimpleNamespace(client=self, reads=self, settings=settings, server_ms=monotonic_ms)
+        self.notes = GroupNotes(group)
         self.wheel, self.tasks = Wheel(), Tasks()
         self.chores = Chores(self.wheel, self.tasks, group.keys.pair, lambda: None)
         self.watch = SourceWatch(
-            cast("ReplicaContext", context),
-            GroupWriter(cast("Any", self), cast("Any", self), group, Term("alice", 7), 100),
+            GroupWriter(cast("Any", self), cast("Any", self), group, Authority("alice", 7), 100),
             group.keys.stream,
             notes=self.notes,
-            rate=RateLimit(0),
             refused=self.refusals.append,
             chores=self.chores,
             wake_moves=lambda: None,
@@ -81,10 +73,10 @@ class World:
         if self.waits_until_ms > monotonic_ms():
             return [b"waits", self.waits_until_ms - monotonic_ms(), 5_000]
         if len(self.asked) <= self.puts_off:
-            return [b"ok", 1, ids[0], [], [], [], [], []]
+            return [b"ok", 1, ids[0], [], [], [], []]
         event = (b"event", b"recovered", b"consumer", b"w1", b"delivery", b"1", b"entry", b",".join(ids))
         columns = (b"idle_ms", b",".join([b"60000"] * len(ids)), b"new_entry", b",".join([b"9-0"] * len(ids)))
-        return [b"ok", 1, b"", [], [], [], [[*event, *columns]], []]
+        return [b"ok", 1, b"", [], [], [[*event, *columns]], []]
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[SourceWatch]:
@@ -105,14 +97,14 @@ async def test_what_a_call_recovered_is_not_asked_for_again() -> None:
     world = World()
     async with world.watching() as watch:
         await anyio.sleep(MINUTE_S)
-        assert ([ids for _, ids in world.asked], len(watch.timers), world.notes.tally.recovered) == ([[ENTRY]], 0, 1)
+        assert ([ids for _, ids in world.asked], len(watch.timers), world.notes.report.recovered) == ([[ENTRY]], 0, 1)
 
 
 async def test_what_was_too_much_for_one_call_is_asked_for_in_the_next() -> None:
     world = World(puts_off=1)
     async with world.watching() as watch:
         await anyio.sleep(MINUTE_S)
-        assert ([ids for _, ids in world.asked], len(watch.timers), world.notes.tally.recovered) == (
+        assert ([ids for _, ids in world.asked], len(watch.timers), world.notes.report.recovered) == (
             [[ENTRY]] * 2,
             0,
             1,
@@ -144,7 +136,7 @@ async def test_a_term_that_ends_in_the_middle_of_a_call_learns_what_the_call_did
     async with world.watching():
         await anyio.sleep(1)
         assert world.asked != []
-    assert (world.notes.tally.recovered, len(world.watch.timers)) == (1, 0)
+    assert (world.notes.report.recovered, len(world.watch.timers)) == (1, 0)
     assert anyio.current_time() == pytest.approx(5, abs=0.1)
 
 
@@ -156,8 +148,8 @@ async def test_while_recovery_waits_each_timer_is_asked_for_once_and_again_when_
         world.arm(b"2-0", monotonic_ms() + 5_000)
         await anyio.sleep(VISIBILITY_S - 0.1)
         assert [ids for _, ids in world.asked] == [[ENTRY], [b"2-0"]]
-        assert (len(watch.timers), world.notes.tally.recovered) == (2, 0)
+        assert (len(watch.timers), world.notes.report.recovered) == (2, 0)
         await anyio.sleep(1)
-        assert (len(watch.timers), world.notes.tally.recovered) == (0, 2)
+        assert (len(watch.timers), world.notes.report.recovered) == (0, 2)
     assert world.asked[-1][0] == pytest.approx(began + VISIBILITY_S, abs=0.2)
     assert [refusal.wait and refusal.wait.gap_ms for refusal in world.refusals] == [5_000, 5_000]

@@ -14,13 +14,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from reaper.lease import OFFER_MS, EndOfTerm, GroupLease, Taken
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.group_watch import GroupWatch
-from reaper.service import EVENTS
 from reaper.settings import ReaperSettings
 from reaper.sharing.ranking import ranked
 from reaper.sharing.tenure import KEEPS, LOOKS, Tenure
 from reaper.sharing.tenures import Tenures
 from tests.support.virtual_time import VIRTUAL_TIME
-from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
 
 pytestmark = pytest.mark.anyio
@@ -67,8 +65,6 @@ class Lease:
     """So many attempts reach Redis, and their replies are lost."""
     reply_s: float = 0
     """The reply to an attempt takes so long."""
-    written: int = 0
-    """The ``max_deliveries`` that the last attempt wrote."""
 
     def _note(self, what: str, word: str) -> None:
         self.calls.append((anyio.current_time(), what, word))
@@ -79,20 +75,20 @@ class Lease:
         """Return when ``what`` was called."""
         return [at for at, call, _ in self.calls if call == what]
 
-    async def take(self, lease: GroupLease, holder: str, *, token: int) -> Taken:
+    async def take(self, lease: GroupLease, holder: str, *, token: int = 0) -> Taken:
         """Do what ``lease_take.lua`` does."""
         self._note("take", holder)
         if token and self.value != holder:
-            return Taken(holder=self.value)
+            return Taken(self.value)
         if self.value not in ("", holder, f"offer:{lease.replica_id}"):
-            return Taken(holder=self.value, left_ms=round((self.expires_s - anyio.current_time()) * 1000))
+            return Taken(self.value, left_ms=round((self.expires_s - anyio.current_time()) * 1000))
         self.token += self.value != holder
-        self.value, self.expires_s, self.written = holder, float("inf"), lease.group.max_deliveries
+        self.value, self.expires_s = holder, float("inf")
         if self.fails:
             self.fails -= 1
             raise RedisConnectionError("the reply is lost")
         await anyio.sleep(self.reply_s)
-        return Taken(self.token, holder, 1, before=("", "", "", ""))
+        return Taken(holder, self.token)
 
     async def hand(self, _lease: GroupLease, holder: str, to: str, why: str) -> bool:
         """Do what ``lease_hand.lua`` does."""
@@ -121,7 +117,7 @@ class Place:
     def __post_init__(self) -> None:
         settings = ReaperSettings(groups=PAIR)
         context = ReplicaContext(
-            self.me, settings, NO_CLIENT, NO_CLIENT, NO_CLIENT, NO_CLIENT, cast("Any", self.wakes), Callbacks(EVENTS),
+            self.me, settings, NO_CLIENT, NO_CLIENT, NO_CLIENT, NO_CLIENT, cast("Any", self.wakes),
             lambda: None, monotonic_ms,
         )  # fmt: skip
         [self.group] = settings.watched
@@ -145,7 +141,7 @@ class Place:
     def reranked(self, *able: str) -> None:
         """Let others be able to hold groups."""
         self.able = able
-        self.tenure.rerank()
+        self.tenure.go_on()
 
 
 @pytest.fixture
@@ -245,11 +241,11 @@ async def test_a_lease_that_was_offered_in_vain_is_taken_back_and_kept_for_a_whi
         assert tenure.is_held
         hands = len(lease.times("hand"))
         for _ in range(KEEPS - 10):
-            tenure.rerank()
+            tenure.go_on()
             await anyio.sleep(TICK_S)
         assert len(lease.times("hand")) == hands
         await anyio.sleep(20 * TICK_S)
-        tenure.rerank()
+        tenure.go_on()
         await anyio.sleep(0.01)
         assert len(lease.times("hand")) == hands + 1
 
@@ -273,7 +269,7 @@ async def test_an_offer_is_taken_at_once_and_not_handed_back(lease: Lease) -> No
         place.wakes.notice()
         await anyio.sleep(0.01)
         assert tenure.is_held
-        tenure.rerank()
+        tenure.go_on()
         await anyio.sleep(1)
         assert tenure.is_held
 
@@ -309,36 +305,6 @@ async def test_an_attempt_that_is_cut_off_leaves_no_lease_behind(lease: Lease) -
         await anyio.sleep(0.01)
         assert lease.value, "it has won, and does not know"
     assert lease.value == ""
-
-
-async def test_other_settings_are_written_in_the_same_term(lease: Lease) -> None:
-    place = Place(lease, FIRST, (FIRST,))
-    async with place.running() as tenure:
-        await anyio.sleep(1)
-        tenure.reload(place.group.model_copy(update={"max_deliveries": 9}))
-        await anyio.sleep(1)
-        assert (tenure.is_held, lease.token, len(lease.times("take")), lease.times("hand")) == (True, 1, 2, [])
-
-
-async def test_other_settings_that_come_while_the_lease_is_taken_are_written_too(lease: Lease) -> None:
-    lease.reply_s = 1
-    place = Place(lease, FIRST, (FIRST,))
-    async with place.running() as tenure:
-        for most in (7, 8, 9):
-            await anyio.sleep(0.7)  # twice while a reply is on its way
-            tenure.reload(place.group.model_copy(update={"max_deliveries": most}))
-        await anyio.sleep(3)
-        assert (lease.written, tenure.is_held, lease.token, lease.times("hand")) == (9, True, 1, [])
-
-
-async def test_a_lease_that_is_lost_in_a_reload_is_taken_by_another_value(lease: Lease) -> None:
-    place = Place(lease, FIRST, (FIRST,))
-    async with place.running() as tenure:
-        await anyio.sleep(1)
-        before, lease.value = lease.value, ""
-        tenure.reload(place.group.model_copy(update={"max_deliveries": 9}))
-        await anyio.sleep(2 * TICK_S)
-        assert (tenure.is_held, lease.token, lease.value != before) == (True, 2, True)
 
 
 async def test_an_error_that_nobody_expected_ends_the_term_and_another_begins(

@@ -1,8 +1,7 @@
 """The actors of the world, which run product code: producers, both kinds of workers, replicas and operators."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from math import inf
@@ -24,16 +23,14 @@ from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
 from tests.simulation.story import IN_PLACE, NewJob, Setting
 from tests.support.paced import PacedSettings
 from workers.loop.dispatch import Handlers
-from workers.loop.heartbeat_thread import Extending, HeartbeatThread, Steps
+from workers.loop.heartbeat import End
 from workers.loop.in_flight import Delivery, Stage
 from workers.loop.reporting import EVENTS
 from workers.process import WorkerProcess
 from workers.producer import Producer
-from workers.protocol.calls.moves import Moves
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.errors import StreamReaperError
 from workers.protocol.keys import RETURNED_CONSUMER
-from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode, Redelivery, pair_up, read_metadata, text
 from workers.runtime.callbacks import Callbacks, Report
 from workers.runtime.event_loop import require_asyncio
@@ -83,9 +80,6 @@ class Actor:
     def consumer(self) -> bytes:
         """Its name in the group, or empty if it is not a consumer."""
         return b""
-
-    def reload(self, changes: Mapping[str, Any]) -> None:
-        """Apply other settings."""
 
     def in_hand(self) -> list[Execution]:
         """Return the executions that would end with the process."""
@@ -210,13 +204,19 @@ class OurWorker(Actor):
         require_asyncio("a worker")  # as `Worker.run` does
         stage = plays.Stage(world.ledger, process, kill, lambda seconds: world.block(process, seconds))
 
-        def beating(steps: Steps, moves: Moves, url: str, timeout_s: float) -> "BeatingTask":
-            return BeatingTask(process, steps, moves, url, timeout_s)
+        def begin(beating: Coroutine[Any, Any, None], _name: str) -> End:
+            """Send heartbeats like the thread of a worker. Its gate lets it continue while the event loop blocks."""
+            task = process.thread("heartbeat").start(beating)
+
+            async def end() -> None:
+                task.cancel()
+
+            return end
 
         callbacks: Callbacks[str] = Callbacks(EVENTS)
         callbacks.on("error")(self._hear)
         callbacks.on("refused")(self._hear_refusal)
-        self._worker = WorkerProcess(self._settings, Handlers(stage.handle), callbacks, beating)
+        self._worker = WorkerProcess(self._settings, Handlers(stage.handle), callbacks, begin)
         await self._worker.run(handle_signals=False, task_status=_UNTOLD)
 
     async def stop(self) -> None:
@@ -228,7 +228,7 @@ class OurWorker(Actor):
         return self._worker.consumer.encode() if self._worker is not None else b""
 
     async def _hear(self, report: Report) -> None:
-        self.world.told(report.facts)
+        self.world.told(str(report.facts.get("error", "")), str(report.facts.get("consumer", "")))
 
     async def _hear_refusal(self, report: Report) -> None:
         if self.process is not None:
@@ -330,47 +330,6 @@ class OurWorker(Actor):
             has_begun = out.split(b",")[1:2] == [b"%d" % one.times_delivered]
             if one.deliveries >= least and (least == 1 or (has_begun and (fresh or lasted))):
                 self.world.ledger.blame(Execution(one.id, one.generation))
-
-
-class BeatingTask(HeartbeatThread):
-    """Sends heartbeats like the thread of a worker. Its own gate lets it continue while the event loop blocks."""
-
-    def __init__(self, process: Process, steps: Steps, moves: Moves, url: str, timeout_s: float) -> None:
-        self._own_thread = process.thread("heartbeat")
-        self._steps = steps
-        self._moves = moves
-        self._url = url
-        self._timeout_s = timeout_s
-        self._is_ending = False
-        self._client: Redis | None = None
-
-    def start(self) -> None:
-        """Start."""
-        self._own_thread.start(self._carry_out())
-
-    async def stop(self) -> None:
-        """Stop extending."""
-        self._is_ending = True
-
-    async def _carry_out(self) -> None:
-        client = commands_client(self._url, timeout_s=self._timeout_s, max_connections=1)
-        with suppress(RedisError, OSError):
-            await client.connection_pool.release(await client.connection_pool.get_connection())
-        step = next(self._steps)
-        while not self._is_ending:
-            if not isinstance(step, Extending):
-                await asyncio.sleep(step)
-                step = next(self._steps)
-                continue
-            try:
-                answers = await self._moves.extend(client, step.source.key, step.items)
-            except (RedisError, OSError) as error:
-                if is_contact_error(error):
-                    await client.connection_pool.disconnect()
-                step = self._steps.throw(error)
-            else:
-                step = self._steps.send(answers)
-        await client.aclose()
 
 
 class _Untold:
@@ -502,7 +461,6 @@ class Replica(Actor):
 
     async def run(self, process: Process) -> None:  # noqa: ARG002
         self.reaper = Reaper(self.settings)
-        self.reaper.on("error")(self._hear)
         await self.reaper.run()
 
     @property
@@ -519,22 +477,15 @@ class Replica(Actor):
         """Whether it believes that it holds the lease, and watches the group."""
         return self.reaper is not None and self.reaper.held > 0
 
-    async def _hear(self, report: Report) -> None:
-        self.world.told(report.facts)
-
     async def stop(self) -> None:
         if self.reaper is not None:
             self.reaper.stop()
 
-    def reload(self, changes: Mapping[str, Any]) -> None:
+    def change_settings(self, changes: Mapping[str, Any]) -> None:
+        """Use other settings from the next start on."""
         values = self.settings.model_dump(exclude_unset=True) | dict(changes)
         values["groups"] = self.settings.groups
         self.settings = PacedSettings(**values)
-        if self.process is not None and not self.process.dead and self.reaper is not None:
-            self.process.start(self._reload(self.reaper))
-
-    async def _reload(self, reaper: Reaper) -> None:
-        reaper.reload(self.settings)
 
 
 # ---- operators

@@ -224,8 +224,8 @@ def _flush_scripts(world: "World", step: Step) -> None:  # noqa: ARG001
 # ---- operators
 
 
-def _reload(world: "World", step: Step) -> None:
-    world.reload(**step.value)
+def _reconfigure(world: "World", step: Step) -> None:
+    world.change_settings(**step.value)
 
 
 def _brake(world: "World", step: Step) -> None:
@@ -341,9 +341,9 @@ FAULTS = {
         Fault("settings", "A third party deletes the group settings.", _delete_settings, None, modes=frozenset()),
         Fault("deny", "Everybody is refused {value} for {seconds}.", _deny, None, (0.02, 2), _any_denied),
         Fault("scripts", "The server forgets all scripts.", _flush_scripts, None),
-        Fault("visibility", "The reapers are told: {value}.", _reload, value=_other_visibility, modes=_ONLY_REAPER),
-        Fault("limit", "The reapers are told: {value}.", _reload, value=_other_limit, modes=_ONLY_REAPER),
-        Fault("policy", "The reapers are told: {value}.", _reload, value=_other_policy, modes=_ONLY_REAPER),
+        Fault("visibility", "Reapers restart with {value}.", _reconfigure, value=_other_visibility, modes=_ONLY_REAPER),
+        Fault("limit", "Reapers restart with {value}.", _reconfigure, value=_other_limit, modes=_ONLY_REAPER),
+        Fault("policy", "Reapers restart with {value}.", _reconfigure, value=_other_policy, modes=_ONLY_REAPER),
         Fault("brake", "An operator pauses the group for {seconds}.", _brake, None, (0.1, 3), modes=_ONLY_REAPER),
         Fault("drain", "An operator drains {who} for {seconds}.", _drain, replicas_of, (0.1, 1), modes=_ONLY_REAPER),
         Fault(

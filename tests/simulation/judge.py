@@ -9,15 +9,13 @@ from reaper.drill.promises import History, check
 from reaper.operations.judgement import judge as judge_status
 from reaper.operations.snapshot import take_snapshot
 from tests.simulation.places import GROUP, KEYS, NAMESPACE
-from tests.simulation.plays import Ledger, Telling
+from tests.simulation.plays import GROUP_LOST, LOST_DELIVERY, Ledger, Telling
 from tests.simulation.server.keyspace import Keyspace
 from tests.simulation.server.ranking import SortedSet
 from tests.simulation.server.streams import Stream
 from tests.simulation.world import World
 from workers.protocol.calls.group_moves import QUARANTINE_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
-
-GROUP_LOST = "group_destroyed"
 
 
 def is_over(keys: Keyspace) -> bool:
@@ -92,7 +90,7 @@ def lost_and_told(ledger: Ledger, tellings: Sequence[Telling], events: Iterable[
     for job, dropped in ledger.dropped.items():
         reported = {(told.error, told.consumer) for told in tellings if told.at >= dropped.at}
         groups = any(error == GROUP_LOST for error, _ in reported)
-        if job in named or dropped.consumer in consumers or groups or ("lost_delivery", dropped.consumer) in reported:
+        if job in named or dropped.consumer in consumers or groups or (LOST_DELIVERY, dropped.consumer) in reported:
             yield job
 
 

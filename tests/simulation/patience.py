@@ -14,7 +14,7 @@ from reaper import metrics
 from reaper.recovery import group_watch, source_watch
 from reaper.sharing import tenure
 from tests.simulation.story import Setting
-from workers.embedded import autoclaim, upkeep
+from workers.embedded import upkeep
 from workers.loop import heartbeat, reading
 from workers.protocol import connection
 from workers.runtime import notices, pauses
@@ -36,7 +36,7 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield tenure, "RETRY_S", (0.1, min(retry_s, setting.lease_s / 8))
     yield tenure, "UNABLE_S", retry_s
     yield pauses, "LONGEST_PAUSE_S", 2 * retry_s
-    yield autoclaim, "REFUSED_S", retry_s
+    yield upkeep, "REFUSED_S", retry_s
     yield heartbeat, "LONGEST_SLEEP_S", retry_s
     yield reading, "REFUSED_S", visibility_s / 12
     yield reading, "BLOCK_MS", block_ms(setting)

@@ -11,6 +11,7 @@ from tests.simulation.judge import is_over, judgement, only_waits
 from tests.simulation.patience import patient
 from tests.simulation.places import URL
 from tests.simulation.python_312 import as_in_312
+from tests.simulation.replica_log import read_log
 from tests.simulation.stillness import Stillness
 from tests.simulation.story import Story
 from tests.simulation.undisturbed import undisturbed
@@ -63,7 +64,7 @@ def _outcome(story: Story, tell: Callable[[float, str], None] | None) -> Outcome
     with drawn_from(str(story.seed)), patient(story.setting):
         world = World(story, tell)
         try:
-            with going_by(world.loop.time), as_in_312(world.loop):
+            with going_by(world.loop.time), as_in_312(world.loop), read_log(world.told):
                 violations = world.run(lambda: _play(world))
         finally:
             world.end()

@@ -71,8 +71,11 @@ def read(payload: bytes) -> Play:
     return tuple(Act(verb, float(seconds)) for verb, seconds in acts)
 
 
+GROUP_LOST, LOST_DELIVERY = "group_destroyed", "lost_delivery"
+
+
 class Telling(NamedTuple):
-    """An error that a replica or a worker reports by a callback and in its log."""
+    """An error that a replica reports in its log, or a worker by a callback."""
 
     at: float
     """Seconds of the story."""

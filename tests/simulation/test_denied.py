@@ -62,7 +62,7 @@ def test_nobody_is_given_up_as_writes_are_taken_again(setting: Setting, seed: in
 
 
 def test_nobody_is_given_up_as_the_right_to_look_is_given_back() -> None:
-    """Without other requests meanwhile, only the scan finds the missing permission (seed 6011275, reloads)."""
+    """Without other requests meanwhile, only the scan finds the missing permission (seed 6011275, changed settings)."""
     setting = Setting(
         version="6.2", redelivery="retry-stream", visibility_s=600.0, max_deliveries=1, lease_s=600.0, workers=2,
         bare_workers=0, replicas=3, concurrency=4, delete_settled=True,

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any
@@ -45,6 +46,8 @@ LISTS_CONSUMERS = b"\r\nCONSUMERS\r\n"
 """A part of the request of a replica that looks for missing consumers."""
 MOST_CLIENTS = 10_000
 LOADS_AFTER_S = 0.1
+ROLLING_S = 1.0
+"""Seconds between two stops of a rolling restart. A stopped replica starts again after half of it."""
 SUPERVISED_S = (1.0, 3.0)
 """Seconds until a process that ended by itself starts again."""
 
@@ -401,15 +404,17 @@ class World:
         """Return the longest timeout in force since an instant of the story, in seconds."""
         return max(self.visibilities[-1], *(timeout for end, timeout in self._former_visibilities if end >= at), 0.0)
 
-    def reload(self, **changes: Any) -> None:
-        """Let all replicas read other settings."""
+    def change_settings(self, **changes: Any) -> None:
+        """Give all replicas other settings, by a rolling restart."""
+        replicas = self.replicas()
         if "visibility_timeout" in changes:
-            self._former_visibilities.append((self.loop.now, self.visibilities[-1]))
+            self._former_visibilities.append((self.loop.now + len(replicas) * ROLLING_S, self.visibilities[-1]))
             self.visibilities.append(changes["visibility_timeout"])
         if "max_deliveries" in changes:
             self.limits.append(changes["max_deliveries"])
-        for actor in self.actors.values():
-            actor.reload(changes)
+        for number, replica in enumerate(replicas):
+            replica.change_settings(changes)
+            self.later(number * ROLLING_S, partial(self.stop, replica.role, again_after_s=ROLLING_S / 2))
 
     def switch_mode(self, seconds: float) -> None:
         """Switch recovery from replicas to workers, or back."""
@@ -595,9 +600,9 @@ class World:
             self.has_lost_ends = True
             self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
 
-    def told(self, facts: Mapping[str, object]) -> None:
+    def told(self, error: str, consumer: str) -> None:
         """Note that a replica or a worker reports a loss."""
-        self.tellings.append(Telling(self.loop.now, str(facts.get("error", "")), str(facts.get("consumer", ""))))
+        self.tellings.append(Telling(self.loop.now, error, consumer))
 
     def limit_clients(self, seconds: float, more: int) -> None:
         """Let the server accept ``more`` clients than it has now, and no others."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Protocol
 from unittest import mock
 
-from workers.embedded.autoclaim import Walk
+from workers.embedded.autoclaim import Autoclaim
 from workers.loop import membership
 from workers.loop.heartbeat import Heartbeat
 
@@ -31,15 +31,14 @@ class Set(Protocol):
 
 def hurry(set_: Set = setattr) -> None:
     """Let the workers of this process extend and look every tenth of a second."""
-    due_in_s = Walk.due_in_s
 
-    def soon(walk: Walk, now: float, _visibility_s: float) -> float:
-        return due_in_s(walk, now, OFTEN_S)
+    def soon(_: Autoclaim, began: float, _soonest: float) -> float:
+        return began + OFTEN_S
 
     def often(_: Heartbeat) -> float:
         return OFTEN_S
 
-    set_(Walk, "due_in_s", soon)
+    set_(Autoclaim, "_next_scan_at", soon)
     set_(Heartbeat, "_period_s", often)
 
 

@@ -34,10 +34,6 @@ class Running(Child):
         """Send what Ctrl-C sends (SIGINT)."""
         self.signal(signal.SIGINT)
 
-    def hang_up(self) -> None:
-        """Ask it to read its settings file again (SIGHUP)."""
-        self.signal(signal.SIGHUP)
-
     async def wait(self, patience: float = PATIENCE_S) -> int:
         """Wait for its end and return the exit code.
 

@@ -1,6 +1,6 @@
 """Notes which deliveries the workers of a test have extended."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -13,27 +13,17 @@ _extended: list[str] = []
 def note_extensions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin a list of the extended entries of this process. It is filled in every thread that extends."""
     _extended.clear()
-    run, run_blocking = Moves.extend, Moves.extend_blocking
-
-    def note(items: Sequence[HeartbeatEntry], lives: Sequence[HeartbeatAnswer]) -> None:
-        for item, life in zip(items, lives, strict=True):
-            if life is HeartbeatAnswer.EXTENDED:
-                _extended.append(item.entry_id.decode())
+    run = Moves.extend
 
     async def noting(self: Moves, client: Any, source: str, items: Iterable[HeartbeatEntry]) -> Any:
         batch = list(items)
         lives = await run(self, client, source, batch)
-        note(batch, lives)
-        return lives
-
-    def noting_blocking(self: Moves, client: Any, source: str, items: Iterable[HeartbeatEntry]) -> Any:
-        batch = list(items)
-        lives = run_blocking(self, client, source, batch)
-        note(batch, lives)
+        _extended.extend(
+            item.entry_id.decode() for item, life in zip(batch, lives, strict=True) if life is HeartbeatAnswer.EXTENDED
+        )
         return lives
 
     monkeypatch.setattr(Moves, "extend", noting)
-    monkeypatch.setattr(Moves, "extend_blocking", noting_blocking)
 
 
 def extensions() -> list[str]:

@@ -1,6 +1,5 @@
 """A user's program whose jobs start processes: ``worker run tests.workers.forking_program``."""
 
-import asyncio
 import multiprocessing
 import os
 import signal
@@ -15,7 +14,6 @@ from workers import Job, Worker
 
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")
-stray = Worker("orders", "billing")
 
 FORK = multiprocessing.get_context("fork")
 SLEEP = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
@@ -80,23 +78,6 @@ ENDING: list[Callable[[], int | None]] = [
     terminate_fork,
     terminate_subprocess,
 ]
-
-
-# ---- a child that comes back to the event loop
-
-
-async def fork_in_task() -> int:
-    async def fork() -> int:
-        return os.fork()
-
-    return await asyncio.create_task(fork())
-
-
-@stray.handler
-async def fork_elsewhere(_job: Job) -> None:
-    child = await fork_in_task()
-    _, status = await asyncio.to_thread(os.waitpid, child, 0)
-    print(f"the child ended with {status}", flush=True)  # noqa: T201
 
 
 # ---- the handlers

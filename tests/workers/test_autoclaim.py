@@ -36,13 +36,11 @@ from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from tests.workers.scene import key_of
 from workers import Job, Producer, Worker
-from workers.embedded import autoclaim
-from workers.embedded.autoclaim import Walk
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.in_flight import Delivery
 from workers.loop.slots import Slots
-from workers.protocol.calls import group_moves, recovery
-from workers.protocol.calls.refusals import Refusal
+from workers.protocol.calls import group_moves
+from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.messages import text
 from workers.runtime.clock import server_ms
 
@@ -85,7 +83,7 @@ async def test_on_a_quiet_queue_what_a_dead_consumer_held_is_run_once_its_time_i
     handler = Handler()
     async with running_worker(server.url, handler, visibility_timeout=0.5) as worker:
         await nothing_left(client)
-        assert worker.counts.read + worker.counts.claimed == 20
+        assert worker.counts.read == 20
     assert times(handler.starts) == dict.fromkeys(enqueued, 1)
     recovered = await events(client, "recovered")
     assert {event.data["mode"] for event in recovered} == {"embedded"}
@@ -93,7 +91,7 @@ async def test_on_a_quiet_queue_what_a_dead_consumer_held_is_run_once_its_time_i
     assert await violations(client, enqueued, [handler], finished=True, visibility_ms=500) == []
 
 
-async def test_a_worker_that_is_full_makes_what_stalls_ready_for_anybody(server: RedisServer, client: Redis) -> None:
+async def test_a_worker_without_a_free_slot_makes_stalled_deliveries_ready(server: RedisServer, client: Redis) -> None:
     await create_group(client)
     handler = Handler()
     async with running_worker(server.url, handler, concurrency=1) as worker:
@@ -134,29 +132,28 @@ async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
             assert (await owners(client)) == {owner.consumer: 200}
             busy.open_gate()
             await nothing_left(client)
-            assert worker.counts.claimed > 0
         assert owner.counts.refused == 0
     assert times(busy.starts) + times(healthy.starts) == dict.fromkeys([*living, *dead], 1)
     assert await violations(client, {**living, **dead}, [busy, healthy], finished=True) == []
 
 
-async def test_the_cursor_is_kept_from_call_to_call_and_a_walk_looks_at_each_delivery_once(
+async def test_a_scan_looks_at_each_delivery_once(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_moves, "PAGE", 10)
     cursors: list[str] = []
-    call = autoclaim.Autoclaim._call
+    call = GroupMoves.recover_page
 
-    async def noted(self: autoclaim.Autoclaim, walk: Walk, room: int) -> recovery.Recovery | Refusal:
-        cursors.append(walk.cursor)
-        return await call(self, walk, room)
+    async def noted(self: GroupMoves, *words: Any, page: str, **more: Any) -> Any:
+        cursors.append(page)
+        return await call(self, *words, page=page, **more)
 
-    monkeypatch.setattr(autoclaim.Autoclaim, "_call", noted)
+    monkeypatch.setattr(GroupMoves, "recover_page", noted)
     await create_group(client)
     await enqueue(client, 45)
     held = [text(entry_id) for entry_id in await strand(client, 45)]
     async with running_worker(server.url, Handler()):
-        await wait_until(lambda: len(cursors) >= 5, "the first walk is over")
+        await wait_until(lambda: len(cursors) >= 5, "the first scan is over")
     assert cursors[:5] == ["-", *(f"({held[n]}" for n in (9, 19, 29, 39))]
 
 
@@ -180,11 +177,11 @@ async def test_jobs_longer_than_the_visibility_timeout_keep_their_deliveries(
     assert await count_events(client) == {"acked": 8}
 
 
-async def test_a_fencing_token_grows_from_claim_to_claim_and_over_a_copy(server: RedisServer, client: Redis) -> None:
+async def test_a_fencing_token_grows_from_recovery_to_recovery(server: RedisServer, client: Redis) -> None:
     await create_group(client)
     (job,) = await enqueue(client)
     tokens: list[int] = []
-    (held,) = await strand(client, 1, overdue=True)
+    await strand(client, 1, overdue=True)
 
     async def fall_due(job: Job) -> None:
         tokens.append(job.fencing_token)
@@ -200,7 +197,6 @@ async def test_a_fencing_token_grows_from_claim_to_claim_and_over_a_copy(server:
     assert tokens == sorted(set(tokens))
     assert len(tokens) == 4
     assert [event.job for event in await events(client, "acked")] == [job]
-    assert (await events(client, "quarantined"))[0].data["entry"] == text(held), "three claims in place, then a copy"
 
 
 # ---- counting
@@ -288,8 +284,7 @@ async def test_of_a_mass_there_are_never_more_deliveries_than_slots(
     async with running_worker(server.url, handler, concurrency=150) as worker:
         await nothing_left(client)
         await wait_until(lambda: worker.counts.acked == 1_000, "all answers are there")
-        # A delivery for which there is no slot is made ready for any worker, and read.
-        assert worker.counts.claimed + worker.counts.read == 1_000
+        assert worker.counts.read == 1_000
     assert times(handler.starts) == dict.fromkeys(enqueued, 1)
     assert max(taken) <= 150
 
@@ -334,7 +329,7 @@ async def test_a_mass_is_logged_page_by_page(
     async with running_worker(server.url, Handler(), concurrency=10):
         await nothing_left(client)
         await wait_until(lambda: sum(_stalled(caplog)) == 1_000, "all are told of")
-    assert caplog.text.count(" consumers=gone claimed=") == len(_stalled(caplog))
+    assert caplog.text.count(" consumers=gone redelivered=") == len(_stalled(caplog))
 
 
 def _stalled(caplog: pytest.LogCaptureFixture) -> list[int]:
@@ -470,29 +465,24 @@ async def test_a_paused_group_is_recovered_once_it_is_resumed(
     assert (caplog.text.count("recovery paused"), caplog.text.count("recovery resumed")) == (1, 1)
 
 
-async def test_in_a_stream_with_a_second_group_what_needs_a_copy_is_held_loudly_until_that_group_is_gone(
+async def test_in_a_stream_with_a_second_group_overdue_entries_are_held_loudly_until_that_group_is_gone(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker needs no copy for an entry in its place, so the job runs at once."""
     await create_group(client)
     await client.xgroup_create(STREAM, "audit", "$")
     held = await enqueue(client, 3)
-    entries = await strand(client, 3, overdue=True, times=2)
-    taken = await enqueue(client, 3)
-    await strand(client, 3, overdue=True)
+    entries = await strand(client, 3, overdue=True)
     handler = Handler()
-    async with running_worker(server.url, handler) as worker:
+    async with running_worker(server.url, handler):
         await wait_until(
             lambda: caplog.text.count("cannot redeliver an entry, it stays pending") == 3, "the worker says so"
         )
-        await wait_until(lambda: worker.counts.acked == 3, "what can be taken has run")
-        assert times(handler.starts) == dict.fromkeys(taken, 1)
         rows: Any = await client.xpending_range(STREAM, GROUP, "-", "+", 10)
-        assert [(row[0], row[1], row[3]) for row in rows] == [(entry, b"gone", 2) for entry in entries]
+        assert [(row[0], row[1], row[3]) for row in rows] == [(entry, b"gone", 1) for entry in entries]
         await client.xgroup_destroy(STREAM, "audit")
         await nothing_left(client)
-    assert times(handler.starts) == dict.fromkeys([*held, *taken], 1)
-    assert await count_events(client) == {"recovered": 6, "quarantined": 3, "acked": 6}
+    assert times(handler.starts) == dict.fromkeys(held, 1)
+    assert await count_events(client) == {"recovered": 3, "acked": 3}
 
 
 @either_way

@@ -74,7 +74,6 @@ def test_what_a_handler_forks_ends_without_a_verdict(kind: str) -> None:
 
 FORKING = "tests.workers.forking_program"
 KINDS = pytest.mark.parametrize(("target", "loop"), on_a_loop([f"{FORKING}:worker", f"{FORKING}:in_thread"]))
-LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 
 
 @KINDS
@@ -95,19 +94,3 @@ async def test_a_job_that_terminates_its_children_does_not_stop_the_worker(
     worker.terminate()
     assert await worker.wait() == 0
     assert " read=2 acked=2" in worker.output
-
-
-@LOOPS
-@pytest.mark.anyio
-@pytest.mark.processes
-async def test_a_child_that_comes_back_to_the_event_loop_of_its_parent_ends_there(
-    server: RedisServer, client: Redis, processes: Processes, tmp_path: Path, loop: str
-) -> None:
-    worker = processes.worker(f"{FORKING}:stray", "--redis-url", server.url, env=loop_environment(loop, tmp_path))
-    await worker.prints("worker started")
-    await add(client, {"n": 1})
-
-    await worker.prints("the child ended with 0")
-    worker.terminate()
-    assert await worker.wait() == 0
-    assert worker.output.count(" read=1 acked=1") == 1

@@ -1,7 +1,7 @@
 """The parts of a worker that depend on time, alone, on a clock that the test sets."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -12,16 +12,15 @@ from redis.exceptions import ResponseError
 from tests.workers.scene import make_held
 from workers import Job
 from workers.backoff import Backoff
-from workers.loop.calls import DeliveryCalls
+from workers.loop.context import SettlementTurn
 from workers.loop.dispatch import HandlerCalls
 from workers.loop.execution import HANDED_BACK
 from workers.loop.heartbeat import BEATS, Heartbeat
-from workers.loop.heartbeat_thread import Extending
 from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.isolation import Isolation
 from workers.loop.membership import Membership
 from workers.loop.runner import Runner
-from workers.protocol.calls.moves import HeartbeatAnswer, Outcome, Verdict
+from workers.protocol.calls.moves import HeartbeatAnswer, HeartbeatEntry, Outcome, Verdict
 from workers.runtime.clock import going_by, monotonic
 from workers.runtime.redis_failures import RedisFailures
 
@@ -55,11 +54,14 @@ class Redis:
         self._takes_s = takes_s
         self._answer = answer
         self.asked = 0
+        self.extended: list[tuple[float, list[bytes]]] = []
+        """When which entries were extended."""
 
-    async def extend(self, *_words: Any, **_more: Any) -> list[HeartbeatAnswer]:
+    async def extend(self, _client: Any, _source: str, entries: Sequence[HeartbeatEntry]) -> list[HeartbeatAnswer]:
         self.asked += 1
+        self.extended.append((self._clock.now, [one.entry_id for one in entries]))
         self._clock.now += self._takes_s
-        return [self._answer]
+        return [self._answer] * len(entries)
 
 
 class Settled:
@@ -80,14 +82,9 @@ class Silent:
         return lambda *_facts, **_more: None
 
 
-def calls_of(redis: Redis) -> DeliveryCalls:
-    parts: Any = redis
-    return DeliveryCalls(parts, parts)
-
-
-def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Delivery:
-    """Return a delivery in hand, proved now, with proofs of life by ``redis``."""
-    source = source or Source("orders", "orders", prove=calls_of(redis).prove)
+def hold(number: int = 1, source: Source | None = None) -> Delivery:
+    """Return a delivery in hand, proved now."""
+    source = source or Source("orders", "orders")
     held = make_held(entry_id=b"1700000000000-%d" % number, source=source)
     held.proven = monotonic()
     source.hold([held])
@@ -96,6 +93,7 @@ def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Deliver
 
 def context_of(held: Delivery, redis: Redis) -> Any:
     membership = Silent()
+    membership.main = held.source  # type: ignore[attr-defined]
     membership.both = [held.source]  # type: ignore[attr-defined]
     membership.visibility_s = VISIBILITY_S  # type: ignore[attr-defined]
     membership.timeout_changed = -inf  # type: ignore[attr-defined]
@@ -108,7 +106,9 @@ def context_of(held: Delivery, redis: Redis) -> Any:
         consumer="us",
         commands=None,
         membership=membership,
-        calls=calls_of(redis),
+        kept=None,
+        moves=redis,
+        turn=SettlementTurn(),
         reporter=reporter,
         telemetry=SimpleNamespace(traces=False, lost_ended=lambda _job: None),
     )
@@ -121,7 +121,8 @@ def runner_of(context: Any, handle: Callable[[Job], Awaitable[None]], settled: A
 
 async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(clock: Clock) -> None:
     redis = Redis(clock, takes_s=4.0)
-    held = hold(redis)
+    held = hold()
+    Heartbeat(context_of(held, redis))
     clock.now += 10.0
     asked_at = monotonic()
     assert await held.extend()
@@ -148,7 +149,7 @@ async def test_what_was_not_proved_for_half_a_visibility_timeout_is_asked_for_be
     """After a long blocking read, its deliveries are proven as lately as those that are extended beside it
     (5304614)."""
     redis = Redis(clock, answer=HeartbeatAnswer.REJECTED)
-    held = hold(redis)
+    held = hold()
     clock.now += VISIBILITY_S / 2 + late_s
     assert await perform(held, redis) == ((0, 1, 1) if late_s < 0 else (1, 0, 0))
 
@@ -156,11 +157,11 @@ async def test_what_was_not_proved_for_half_a_visibility_timeout_is_asked_for_be
 class NoGroup(Redis):
     """A Redis that lacks the stream a few times, and then extends."""
 
-    async def extend(self, *words: Any, **more: Any) -> list[HeartbeatAnswer]:
+    async def extend(self, client: Any, source: str, entries: Sequence[HeartbeatEntry]) -> list[HeartbeatAnswer]:
         if self.asked < 3:
             self.asked += 1
             raise ResponseError("NOGROUP No such key 'orders' or consumer group 'billing'")
-        return await super().extend(*words, **more)
+        return await super().extend(client, source, entries)
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
@@ -170,7 +171,7 @@ async def test_what_came_from_a_stream_that_is_gone_is_not_asked_for_again_and_a
     """Another one is made anew, and it is asked until there is an answer."""
     monkeypatch.setattr("workers.loop.heartbeat.pause_s", lambda _failures: 0.0)
     redis = NoGroup(clock)
-    held = hold(redis)
+    held = hold()
     context = context_of(held, redis)
     context.membership.is_gone = lambda source, _error: source is held.source and is_gone
     assert await Heartbeat(context).still_owns(held) is not is_gone
@@ -192,7 +193,7 @@ async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock
             raise ValueError("interrupted") from None
 
     redis, settled = Redis(clock), Settled()
-    held = hold(redis)
+    held = hold()
     context = context_of(held, redis)
 
     async def perform() -> None:
@@ -208,72 +209,81 @@ async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock
     assert settled.verdicts == []
 
 
-def beats_of(heartbeat: Heartbeat, clock: Clock, *, answers: bool, counts_all: bool = False) -> list[float]:
-    """Let it beat for a visibility timeout. Return when it extended. The event loop ``answers``, or hangs."""
+class EnoughError(Exception):
+    """The test has seen enough."""
+
+
+async def beat(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, heartbeat: Heartbeat, *, answers: bool = True, for_s: float
+) -> None:
+    """Let it beat for so long. The event loop ``answers``, or hangs."""
+    end = clock.now + for_s
+
+    async def sleep(seconds: float) -> None:
+        clock.now += seconds
+        if clock.now >= end:
+            raise EnoughError
 
     def call_in_loop(function: Any, *arguments: Any) -> None:
         if answers:
             function(*arguments)
 
-    loop: Any = SimpleNamespace(call_soon_threadsafe=call_in_loop)
+    monkeypatch.setattr("workers.loop.heartbeat.anyio.sleep", sleep)
+    loop: Any = SimpleNamespace(call_soon_threadsafe=call_in_loop, is_closed=lambda: False)
     heartbeat._loop = loop
-    extended: list[float] = []
-    began, steps = clock.now, heartbeat.steps()
-    step = next(steps)
-    while clock.now < began + VISIBILITY_S:  # one beat asks the loop, the next ones find whether it has answered
-        if isinstance(step, Extending):
-            if step.items or counts_all:
-                extended.append(clock.now - began)
-            step = steps.send([HeartbeatAnswer.EXTENDED] * len(step.items))
-        else:
-            clock.now += step
-            step = next(steps)
-    return extended
+    connection: Any = None
+    with pytest.raises(EnoughError):
+        await heartbeat.beat_on(connection)
+
+
+async def beats_of(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, held: Delivery, *, answers: bool, counts_all: bool = False
+) -> list[float]:
+    """Let it beat for a visibility timeout. Return when it extended, in visibility timeouts."""
+    redis, began = Redis(clock), clock.now
+    await beat(monkeypatch, clock, Heartbeat(context_of(held, redis)), answers=answers, for_s=VISIBILITY_S)
+    return [(at - began) / VISIBILITY_S for at, entries in redis.extended if entries or counts_all]
 
 
 @pytest.mark.parametrize("answers", [True, False])
 @pytest.mark.parametrize("is_overdue", [True, False])
 async def test_where_the_event_loop_hangs_behind_a_job_that_is_overdue_nothing_is_extended(
-    clock: Clock, answers: bool, is_overdue: bool
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, answers: bool, is_overdue: bool
 ) -> None:
-    redis = Redis(clock)
-    held = hold(redis)
-    hold(redis, 2, held.source)
+    held = hold()
+    hold(2, held.source)
     held.timeout_s = 5.0 if is_overdue else 10 * VISIBILITY_S
     held.begin(clock.now, None)
-    extended = beats_of(Heartbeat(context_of(held, redis)), clock, answers=answers)
-    period_s = VISIBILITY_S / BEATS
-    assert extended == [period_s, 2 * period_s, 3 * period_s][: 1 if is_overdue and not answers else 3]
+    extended = await beats_of(monkeypatch, clock, held, answers=answers)
+    assert extended == ([1 / 4, 2 / 4, 3 / 4] if answers or not is_overdue else [])
 
 
 @pytest.mark.parametrize("answers", [True, False])
 @pytest.mark.parametrize("runs", [None, 5.0, 10 * VISIBILITY_S], ids=["nothing", "what is overdue", "a job"])
 async def test_four_heartbeats_are_sent_in_a_visibility_timeout_whatever_is_in_hand(
-    clock: Clock, answers: bool, runs: float | None
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, answers: bool, runs: float | None
 ) -> None:
     """Each of them notes the beat of the group. An idle worker asks for no more than that."""
-    redis = Redis(clock)
-    held = hold(redis)
+    held = hold()
     if runs is None:
         held.source.deliveries.clear()
     else:
         held.timeout_s = runs
         held.begin(clock.now, None)
-    sent = beats_of(Heartbeat(context_of(held, redis)), clock, answers=answers, counts_all=True)
-    assert [moment / VISIBILITY_S for moment in sent] == [1 / 4, 2 / 4, 3 / 4]
+    sent = await beats_of(monkeypatch, clock, held, answers=answers, counts_all=True)
+    assert sent == [0, 1 / 4, 2 / 4, 3 / 4]
 
 
 @pytest.mark.parametrize("answers", [True, False])
 async def test_what_has_ended_is_extended_while_another_handler_keeps_its_verdict_from_being_sent(
-    clock: Clock, answers: bool
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     """While the event loop runs, the result is on its way, so no proof is needed (seed 5002666)."""
-    redis = Redis(clock)
-    held = hold(redis)
+    held = hold()
     held.begin(clock.now, None)
     held.end(Verdict(Outcome.ACK), clock.now, clock.now)
-    extended = beats_of(Heartbeat(context_of(held, redis)), clock, answers=answers)
-    assert extended == ([] if answers else [2 * VISIBILITY_S / BEATS, 3 * VISIBILITY_S / BEATS])
+    extended = await beats_of(monkeypatch, clock, held, answers=answers)
+    assert extended == ([] if answers else [1 / 4, 2 / 4, 3 / 4])
 
 
 @pytest.mark.parametrize(
@@ -288,12 +298,12 @@ async def test_what_has_ended_is_extended_while_another_handler_keeps_its_verdic
     ],
 )
 async def test_what_has_a_slot_or_waits_for_one_is_extended_and_what_nobody_waits_for_is_not(
-    clock: Clock, what: str, is_extended: bool
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, what: str, is_extended: bool
 ) -> None:
     """A stubborn handler keeps its job for its timeout and a visibility timeout, not for ever."""
     redis = Redis(clock)
-    held = hold(redis)
-    beside = hold(redis, 2, held.source)
+    held = hold()
+    beside = hold(2, held.source)
     held.timeout_s = VISIBILITY_S / BEATS / 2 if "longer" in what else inf
     if what != "waits for a slot":
         held.begin(clock.now, None)
@@ -301,38 +311,29 @@ async def test_what_has_a_slot_or_waits_for_one_is_extended_and_what_nobody_wait
         held.interrupt(Interruption.TIMEOUT if "cancelled" in what else Interruption.LOST)
     if "verdict" in what:
         held.end(HANDED_BACK, clock.now, clock.now)
-    heartbeat = Heartbeat(context_of(held, redis))
-    loop: Any = SimpleNamespace(call_soon_threadsafe=lambda function, *arguments: function(*arguments))
-    heartbeat._loop = loop
-    began, extended = clock.now, list[bytes]()
-    for step in heartbeat.steps():
-        if isinstance(step, Extending):
-            extended = [item.entry_id for item in step.items]
-            break
-        clock.now += step
-        if clock.now > began + VISIBILITY_S:
-            break
+    await beat(monkeypatch, clock, Heartbeat(context_of(held, redis)), for_s=VISIBILITY_S * 0.3)
+    (_, extended) = redis.extended[-1]
     expected = [held, beside] if is_extended else [beside]
     assert extended == [one.raw_entry_id for one in expected]
 
 
-async def test_a_timeout_that_is_lowered_during_a_heartbeat_is_followed_by_another_one(clock: Clock) -> None:
+async def test_a_timeout_that_is_lowered_during_a_heartbeat_is_followed_by_another_one(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The thread may begin a beat after the time of the change, and before it can read it."""
-    redis = Redis(clock)
-    held = hold(redis)
+    held = hold()
+    beside = hold(2, held.source)
+
+    class Lowering(Redis):
+        async def extend(self, client: Any, source: str, entries: Sequence[HeartbeatEntry]) -> list[HeartbeatAnswer]:
+            if len(self.extended) == 1:
+                beside.proven = clock.now - 0.2
+                context.membership.timeout_changed = clock.now - 0.1
+            return await super().extend(client, source, entries)
+
+    redis = Lowering(clock)
+    beside.proven = clock.now + VISIBILITY_S / 4
     context = context_of(held, redis)
-    heartbeat = Heartbeat(context)
-    loop: Any = SimpleNamespace(call_soon_threadsafe=lambda function, *arguments: function(*arguments))
-    heartbeat._loop = loop
-    steps = heartbeat.steps()
-    step = next(steps)
-    while not isinstance(step, Extending):
-        clock.now += step
-        step = next(steps)
-    assert [item.entry_id for item in step.items] == [held.raw_entry_id]
-    beside = hold(redis, 2, held.source)
-    beside.proven = clock.now - 0.2
-    context.membership.timeout_changed = clock.now - 0.1
-    step = steps.send([HeartbeatAnswer.EXTENDED])
-    assert isinstance(step, Extending), "it beats again at once"
-    assert [item.entry_id for item in step.items] == [beside.raw_entry_id]
+    await beat(monkeypatch, clock, Heartbeat(context), for_s=VISIBILITY_S * 0.3)
+    assert [entries for _, entries in redis.extended[1:]] == [[held.raw_entry_id], [beside.raw_entry_id]]
+    assert redis.extended[1][0] == redis.extended[2][0], "it beats again at once"

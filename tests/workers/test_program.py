@@ -50,7 +50,7 @@ def test_a_worker_is_found_by_module_and_name(tmp_path: Path, target: str, group
         ("not_there", PROGRAM, "cannot import 'not_there'"),
         ("program_of_test.inner", PROGRAM, "cannot import"),
         ("program_of_test:wroker", PROGRAM, "Did you mean 'worker'"),
-        ("program_of_test:Worker", PROGRAM, r"is a type\. Name a Worker"),
+        ("program_of_test:Worker", PROGRAM, "has no worker 'Worker'. Did you mean 'worker'"),
         ("program_of_test", "x = 1\n", r"Add `worker = Worker\(\)`"),
         ("program_of_test", "import not_there_either\n", "No module named 'not_there_either'.*line 1"),
         ("program_of_test", "\n1 / 0\n", "cannot import 'program_of_test': ZeroDivisionError.*line 2"),

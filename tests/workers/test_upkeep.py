@@ -13,7 +13,7 @@ from tests.scripts.scene import HOLDER, Scene
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.embedded import upkeep
 from workers.embedded.upkeep import LATEST_LOOK_S, RELEASE_POLL_S, Upkeep
-from workers.protocol.calls.group_moves import CleanupResult, DueMoves, GroupMoves
+from workers.protocol.calls.group_moves import Authority, CleanupResult, DueMoves, GroupMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.upkeep.cleanup import GroupCleanup
 
@@ -154,7 +154,7 @@ either = pytest.mark.parametrize("holder", [HOLDER, ""], ids=["a holder", "embed
 
 
 def moves_of(scene: Scene, holder: str, journal_limit: int = 1_000) -> GroupMoves:
-    return GroupMoves(scene.keys, journal_limit, holder, 7)
+    return GroupMoves(scene.keys, journal_limit, Authority(holder, 7))
 
 
 async def give_to(scene: Scene, holder: str) -> None:

@@ -17,16 +17,12 @@ from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, event_names, make_worker, number_of, pending_of, running
 from tests.workers.test_heartbeat import Holding, extending
 from workers import Job, Worker
-from workers.loop.calls import DeliveryCalls
 from workers.loop.heartbeat import Heartbeat
-from workers.loop.heartbeat_thread import Answers
-from workers.loop.in_flight import Delivery, Interruption, Source
+from workers.loop.in_flight import Delivery, Interruption
 from workers.protocol.calls.moves import ACK, HeartbeatAnswer, Moves
 from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
-
-Parts = tuple[list[Delivery], list[Delivery]]
 
 SETTINGS: dict[str, Any] = {
     "visibility_timeout": 3_600,
@@ -155,28 +151,28 @@ class Asking:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked, self.answered = anyio.Event(), anyio.Event()
-        monkeypatch.setattr(DeliveryCalls, "hold", self._hold_again)
+        monkeypatch.setattr(Heartbeat, "_hold", self._hold_again)
 
-    async def _hold_again(self, _source: Source, batch: Sequence[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
+    async def _hold_again(self, _batch: Sequence[Delivery]) -> list[Delivery]:
         self.asked.set()
         await self.answered.wait()
-        return [], list(batch)
+        return []
 
 
 async def test_what_vanished_is_asked_for_again_where_no_answer_came(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the next beat it would be too late, by some milliseconds (seed 710411)."""
-    handler, take_back, beats = Holding(), DeliveryCalls.hold, 0
+    handler, take_back, beats = Holding(), Heartbeat._hold, 0
 
-    async def is_answered_at_last(calls: DeliveryCalls, source: Source, batch: Sequence[Delivery]) -> Parts:
+    async def is_answered_at_last(heartbeat: Heartbeat, batch: Sequence[Delivery]) -> list[Delivery]:
         nonlocal beats
         beats += 1
         if beats < 3:
             raise RedisConnectionError("simulated: the reply was lost")
-        return await take_back(calls, source, batch)
+        return await take_back(heartbeat, batch)
 
-    monkeypatch.setattr(DeliveryCalls, "hold", is_answered_at_last)
+    monkeypatch.setattr(Heartbeat, "_hold", is_answered_at_last)
     worker = make_worker(server.url, handler, **SETTINGS)
     await enqueue(client, 1)
     async with running(worker):
@@ -241,7 +237,7 @@ async def test_w6_nothing_is_held_again_while_a_settlement_has_no_answer(
     sent, reported = through.hold_request(runs(ACK)), list[HeartbeatAnswer]()
     learn = Heartbeat._learn
 
-    def note(heartbeat: Heartbeat, batch: Sequence[Delivery], answers: Answers, asked_at: float) -> None:
+    def note(heartbeat: Heartbeat, batch: Any, answers: Sequence[HeartbeatAnswer], asked_at: float) -> None:
         reported.extend(answers)
         learn(heartbeat, batch, answers, asked_at)
 

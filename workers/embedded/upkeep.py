@@ -1,8 +1,8 @@
-"""The workers of an embedded group do together the upkeep that a replica does in reaper mode.
+"""The workers of an embedded group do together the work that a replica does in reaper mode.
 
-They make due jobs ready, release quarantined jobs, and note the group's position. Every worker makes the calls. The
-scripts do each thing once, and do not act while a reaper serves the group. If metrics are collected, every worker also
-reads the values of the group's gauges.
+They recover stalled deliveries, make due jobs ready, release quarantined jobs, and note the group's position. Every
+worker makes the calls. The scripts do each thing once, and do not act while a reaper serves the group. If metrics are
+collected, every worker also reads the values of the group's gauges.
 
 No worker polls for due jobs. The script returns when the next job is due, and a process that schedules an earlier one
 wakes the workers. Both are hints, so each worker also calls the script every few seconds.
@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 from redis.exceptions import RedisError
 
+from workers.embedded.autoclaim import RECOVERING, Autoclaim
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.protocol.calls.group_load import look_at_group
 from workers.protocol.calls.group_moves import DueMoves, GroupMoves
@@ -36,8 +37,8 @@ DUE_JITTER_S, RELEASE_JITTER = 0.01, 0.5
 RELEASE_POLL_S = 0.02, 0.5
 """Pause while jobs are quarantined: short while released jobs settle, long while one runs."""
 HOUSE_INTERVAL_S = 30.0
-REFUSED_S = 0.5
-"""Pause after a call that was rejected."""
+REFUSED_S = 1.0
+"""Pause after a call that was rejected, unless the script says how long it has to wait."""
 MOVING, TIDYING, LOOKING = "moving due jobs", "maintaining the group", "looking at the group for the metrics"
 
 
@@ -51,6 +52,7 @@ class Upkeep(WorkerPart):
         self._hint = anyio.Event()
         self._poll_s = RELEASE_POLL_S[0]
         self._problem = ""
+        self._autoclaim = Autoclaim(context, self.wake)
         self._cleanup = GroupCleanup(context.commands, self._moves)
         self._gauges = GroupGauges(lambda: context.membership.recovers, dict)
 
@@ -67,6 +69,7 @@ class Upkeep(WorkerPart):
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(notices.run)
+                tasks.start_soon(self._repeat, RECOVERING, self._autoclaim.scan)
                 tasks.start_soon(self._repeat, MOVING, self._move_due)
                 tasks.start_soon(self._repeat, TIDYING, self._maintain)
                 if telemetry.is_measuring():
@@ -97,9 +100,7 @@ class Upkeep(WorkerPart):
         if refusal.kind in (RefusalKind.STALE, RefusalKind.UNKNOWN):  # a reaper serves the group now
             await self._membership.join()
             return
-        if refusal.kind is RefusalKind.REFUSED:
-            self._log_problem(refusal.detail)
-        await anyio.sleep(REFUSED_S * random.uniform(1, 1.5))
+        await anyio.sleep(refusal.wait.left_ms / 1000 if refusal.wait else REFUSED_S * random.uniform(1, 1.5))
 
     def _log_problem(self, why: str) -> None:
         """Log once why jobs cannot be moved."""

@@ -41,7 +41,7 @@ class Adoption(WorkerPart):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
-        self._moves = context.calls.moves
+        self._moves = context.moves
         self._sweeps: deque[Sweep] = deque()
         self._not_before = 0.0
 
@@ -103,9 +103,9 @@ class Adoption(WorkerPart):
         if not sweep.start and sweep in self._sweeps:
             self._sweeps.remove(sweep)
         return [
-            self._membership.delivery(sweep.source, one.entry_id, one.flat, one.times, asked_at)
-            for one in found
-            if not sweep.source.comes_again(one.entry_id, one.times, asked_at)
+            self._membership.delivery(sweep.source, entry_id, flat, times, asked_at)
+            for (entry_id, flat), times in found
+            if not sweep.source.comes_again(entry_id, times, asked_at)
         ]
 
     async def leave(self) -> None:

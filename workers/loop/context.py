@@ -1,11 +1,11 @@
 """The objects that the parts of a running worker share."""
 
+import asyncio
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from redis.asyncio import Redis
 
-from workers.loop.calls import DeliveryCalls
 from workers.loop.facts import DeliveryFacts
 from workers.loop.membership import Membership
 from workers.loop.reporting import Counts, Reporter
@@ -15,6 +15,16 @@ from workers.protocol.connection import READ_PATIENCE_S, KeptConnection, command
 from workers.protocol.keys import NONCE_BYTES
 from workers.runtime.callbacks import Callbacks
 from workers.settings import WorkerSettings
+
+
+@dataclass(slots=True)
+class SettlementTurn:
+    """Settlements are numbered, and one of them is under way at a time (rules W2 and W6)."""
+
+    answered: int = 0
+    """Number of the settlement that was answered last. A call without an answer has the next one."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a settlement has no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +40,8 @@ class WorkerContext:
     reads: Redis
     """For blocking reads."""
     membership: Membership
-    calls: DeliveryCalls
+    moves: Moves
+    turn: SettlementTurn
     reporter: Reporter
     telemetry: WorkerTelemetry
     journal_limit: int
@@ -43,12 +54,20 @@ class WorkerContext:
         commands = commands_client(settings.redis_url, key=settings.keys.stream)
         telemetry = WorkerTelemetry(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
-        limit = settings.journal_limit
-        kept = KeptConnection(commands)
-        calls = DeliveryCalls(kept, Moves(settings.keys, limit, consumer))
-        membership = Membership(kept, settings, consumer, reporter, calls.prove)
-        reads = reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S)
-        return cls(settings, consumer, commands, kept, reads, membership, calls, reporter, telemetry, limit)
+        kept, limit = KeptConnection(commands), settings.journal_limit
+        return cls(
+            settings=settings,
+            consumer=consumer,
+            commands=commands,
+            kept=kept,
+            reads=reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S),
+            membership=Membership(kept, settings, consumer, reporter),
+            moves=Moves(settings.keys, limit, consumer),
+            turn=SettlementTurn(),
+            reporter=reporter,
+            telemetry=telemetry,
+            journal_limit=limit,
+        )
 
     def facts(self) -> DeliveryFacts:
         """Return a builder of the fields of journal events, for one thread."""

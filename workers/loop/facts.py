@@ -24,7 +24,6 @@ class DeliveryFacts:
 
     def __init__(self, mode: RecoveryMode, type_field: str, now_ms: Callable[[], int]) -> None:
         self._mode = mode.value
-        self._claims = mode is not RecoveryMode.REAPER
         self._type_field = type_field.encode()
         self._now_ms = now_ms
         self._types: dict[bytes, str] = {}
@@ -64,12 +63,10 @@ class DeliveryFacts:
                 fields += (name, ",".join(map(shown.__getitem__, values)))
         return fields
 
-    def _ready_ms(self, job: Job) -> int | str:
-        """Return when this delivery could be read, in ms of the server's clock, or `UNKNOWN`."""
-        if job.times_delivered == 1:
-            return entry_ms(job.raw_entry_id)
-        # The worker that recovers a delivery by claiming it gets it at once.
-        return job.delivered_ms if self._claims and not job.has_unknown_wait else UNKNOWN
+    @staticmethod
+    def _ready_ms(job: Job) -> int | str:
+        """Return when this delivery could be read, in ms of the server's clock. Redis keeps it of the first one."""
+        return entry_ms(job.raw_entry_id) if job.times_delivered == 1 else UNKNOWN
 
     def _begun_ms(self, jobs: Sequence[Delivery]) -> Sequence[int | None]:
         """Return when each handler began, in ms of the server's clock, or None if it never began."""

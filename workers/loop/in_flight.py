@@ -46,7 +46,7 @@ class Source:
     """``orders`` in both cases."""
     timeout_s: float = inf
     """Timeout of a job without a timeout of its own, in seconds."""
-    prove: "Callable[[Delivery], Awaitable[bool]] | None" = None
+    extend: "Callable[[Delivery], Awaitable[bool]] | None" = None
     """Sends a heartbeat for a delivery. Returns False if it was recovered."""
     deliveries: "dict[bytes, Delivery]" = field(default_factory=dict)
     """Queued and running deliveries, and those that wait for their settlement, by entry ID."""
@@ -141,9 +141,9 @@ class Delivery(Job):
 
     async def extend(self) -> bool:
         """See `Job.extend`."""
-        if self.source.prove is None:
+        if self.source.extend is None:
             return await Job.extend(self)
-        return self.source.holds(self) and await self.source.prove(self)
+        return self.source.holds(self) and await self.source.extend(self)
 
     # ---- its changes
 

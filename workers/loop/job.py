@@ -74,8 +74,6 @@ class Job:
     """How often the job was copied to a new entry: by recoveries, retries, redrives."""
     timeout_s: float
     """`timeout` in seconds; inf = for as long as it takes."""
-    has_unknown_wait: bool
-    """The entry was made ready again in place: Redis does not keep when."""
     is_quarantined: bool
     """The job is quarantined, or so its entry says: it runs alone, whatever the limit of deliveries is by now."""
     is_as_produced: bool
@@ -108,7 +106,7 @@ class Job:
         self._flat = flat
         self._first_ms = self._pairs = self._fields = None
         self.is_as_produced = True
-        self.has_unknown_wait = self.is_quarantined = False
+        self.is_quarantined = False
         self.timeout_s = origin.timeout_s
         for name in flat[::2]:
             if name.startswith(RESERVED_PREFIX):

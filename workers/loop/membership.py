@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 
 import anyio
@@ -52,15 +52,7 @@ class Membership:
     visibility_s: float
     """The group's visibility timeout."""
 
-    def __init__(
-        self,
-        connection: KeptConnection,
-        settings: WorkerSettings,
-        consumer: str,
-        reporter: Reporter,
-        prove: Callable[[Delivery], Awaitable[bool]],
-    ) -> None:
-        """``prove`` is for `Job.extend`."""
+    def __init__(self, connection: KeptConnection, settings: WorkerSettings, consumer: str, reporter: Reporter) -> None:
         self._connection = connection
         self._settings = settings
         self._reporter = reporter
@@ -83,8 +75,8 @@ class Membership:
         self.joins = 0
         """How often the group was joined. The reader takes stock after each join."""
         keys, timeout_s = settings.keys, settings.timeout.total_seconds() if settings.timeout else inf
-        self.main = Source(keys.stream, keys.stream, timeout_s, prove)
-        self.retries = Source(keys.retry, keys.stream, timeout_s, prove)
+        self.main = Source(keys.stream, keys.stream, timeout_s)
+        self.retries = Source(keys.retry, keys.stream, timeout_s)
         self.both = (self.main, self.retries)
         """All sources of deliveries."""
         self.sources: tuple[Source, ...] = (self.main,)

@@ -9,9 +9,9 @@ each one before a reader gets it.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -32,21 +32,8 @@ from workers.runtime.pauses import pause_s
 logger = logging.getLogger(__name__)
 
 REFUSED_S = 5.0
-"""Pause of adoption and recovery after Redis rejected a call of theirs. Reading goes on."""
-READING, ADOPTING, RECOVERING = "reading", "adopting deliveries", "recovering stalled deliveries"
-
-
-class StalledDeliveries(Protocol):
-    """A source of deliveries besides reading: stalled deliveries of other consumers."""
-
-    def due_in_s(self) -> float:
-        """Return the seconds until the next scan, or inf while a reaper recovers."""
-
-    async def take(self, room: int) -> list[Delivery]:
-        """Scan, and return at most ``room`` deliveries that are ours from now on. Raises errors of redis-py."""
-
-    def put_off(self, pause_s: float) -> None:
-        """Pause, because Redis rejected a call."""
+"""Pause of adoption after Redis rejected a call of it. Reading goes on."""
+READING, ADOPTING = "reading", "adopting deliveries"
 
 
 class Planner:
@@ -73,17 +60,13 @@ class Planner:
 class Reader(WorkerPart):
     """Reads until the stop, and puts the deliveries into slots."""
 
-    def __init__(
-        self, context: WorkerContext, slots: Slots, adoption: Adoption, stalled: StalledDeliveries | None
-    ) -> None:
-        """``stalled`` is None if a reaper recovers."""
+    def __init__(self, context: WorkerContext, slots: Slots, adoption: Adoption) -> None:
         super().__init__(context)
         self._client = context.reads
-        self._moves = context.calls.moves
+        self._moves = context.moves
         self._connection = KeptConnection(context.reads)
         self._slots = slots
         self._adoption = adoption
-        self._stalled = stalled
         self._by_key = {source.key.encode(): source for source in self._membership.both}
         self._planner = Planner()
         self._asked_for = 0
@@ -103,8 +86,8 @@ class Reader(WorkerPart):
         failures = 0
         self._stock_taken = self._membership.joins
         while not self._stopping.is_set():
-            if not self._slots.free and self._stalled_in_s() > 0:
-                await self._wait_for_slot()
+            if not self._slots.free:
+                await self._slots.freed.wait()
                 continue
             await checkpoint_if_cancelled()  # no other await in this loop can be cancelled while slots are free
             was_read = False  # `stop` may cancel the call that is under way
@@ -117,36 +100,21 @@ class Reader(WorkerPart):
                 failures += 1
                 await self._recover_from(error, failures)
 
-    def _stalled_in_s(self) -> float:
-        return self._stalled.due_in_s() if self._stalled else inf
-
-    async def _wait_for_slot(self) -> None:
-        """Wait until a slot is free, or until the next scan for stalled deliveries."""
-        due_in_s = self._stalled_in_s()
-        if due_in_s == inf:  # not embedded, because a timer costs more than the wait
-            await self._slots.freed.wait()
-            return
-        with anyio.move_on_after(due_in_s):
-            await self._slots.freed.wait()
-
     async def _fill_slots(self, free: int) -> bool:
-        """Get deliveries from the next source. Return whether that was a read, and Redis answered it."""
+        """Adopt deliveries or read some. Return whether that was a read, and Redis answered it."""
         was_read = False
         self._asked_for = free
         if self._stock_taken != self._membership.joins:
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
-        if free and self._adoption.is_due:
-            taking = self._adoption.take(free)
-            deliveries = self._received(await self._unless_refused(ADOPTING, taking, self._adoption.put_off))
-        elif self._stalled and self._stalled.due_in_s() <= 0:
-            deliveries = await self._unless_refused(RECOVERING, self._stalled.take(free), self._stalled.put_off)
+        if self._adoption.is_due:
+            deliveries = await self._adopted(free)
         else:
-            deliveries = self._received(await self._read(free))
+            deliveries = await self._read(free)
             self._reporter.works(READING)
-            if not self._membership.recovers:
-                self._reporter.works(RECOVERING)  # as in `workers.embedded.upkeep`
             self.has_read = was_read = True
+        self._reporter.counts.read += len(deliveries)
+        self._telemetry.received(len(deliveries))
         for job in deliveries:
             job.source.deliveries[job.raw_entry_id] = job
         if deliveries and self._most < inf:
@@ -157,24 +125,17 @@ class Reader(WorkerPart):
             await asyncio.sleep(0)  # a job that comes alone starts before the next one is asked for
         return was_read
 
-    async def _unless_refused(
-        self, part: str, taking: Awaitable[list[Delivery]], put_off: Callable[[float], None]
-    ) -> list[Delivery]:
-        """Return the deliveries of another source. After a rejected call it pauses, and reading goes on."""
+    async def _adopted(self, free: int) -> list[Delivery]:
+        """Return adopted deliveries. After a rejected call adoption pauses, and reading goes on."""
         try:
-            deliveries = await taking
+            deliveries = await self._adoption.take(free)
         except ResponseError as error:
             if meaning_of(error) not in (Meaning.DENIED, Meaning.REFUSED, Meaning.UNCLEAR):
                 raise
-            self._reporter.failed(part, error)
-            put_off(REFUSED_S)
+            self._reporter.failed(ADOPTING, error)
+            self._adoption.put_off(REFUSED_S)
             return []
-        self._reporter.works(part)
-        return deliveries
-
-    def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
-        self._reporter.counts.read += len(deliveries)
-        self._telemetry.received(len(deliveries))
+        self._reporter.works(ADOPTING)
         return deliveries
 
     # ---- reads
@@ -185,7 +146,7 @@ class Reader(WorkerPart):
         words: list[str | int] = ["GROUP", self._settings.group, self._consumer, "COUNT", count]
         # The first read does not block, because its reply shows at once whether we may read.
         if self.has_read and sources == membership.sources:
-            words += ["BLOCK", self._block_ms()]
+            words += ["BLOCK", BLOCK_MS]
         claims = membership.group_settings.redelivery is Redelivery.IN_PLACE
         if claims:
             words += ["CLAIM", CLAIM_READY_MS]
@@ -197,13 +158,6 @@ class Reader(WorkerPart):
             deliveries = self._deliveries(reply, asked_at)
         self._planner.learn(len(deliveries))
         return deliveries
-
-    def _block_ms(self) -> int:
-        """Return how long a read may block, which is until the reader's next task. Never 0, which is no limit.
-
-        The server ends a read up to 100 ms late.
-        """
-        return max(1, min(BLOCK_MS, round(min(self._stalled_in_s(), BLOCK_MS) * 1000)))
 
     def _deliveries(self, reply: Any, asked_at: float) -> list[Delivery]:
         """Make deliveries of a reply. Every one that is read is the first of its entry.
@@ -229,9 +183,9 @@ class Reader(WorkerPart):
             source, times_delivered = self._by_key[entry.stream], entry.deliveries_before + 1  # rule W7
             is_ours = entry.idle_ms >= 0 and entry.entry_id not in source.kept
             if is_ours and not source.comes_again(entry.entry_id, times_delivered, asked_at):
-                job = self._membership.delivery(source, entry.entry_id, entry.fields or (), times_delivered, asked_at)
-                job.has_unknown_wait = entry.deliveries_before > 0
-                deliveries.append(job)
+                deliveries.append(
+                    self._membership.delivery(source, entry.entry_id, entry.fields or (), times_delivered, asked_at)
+                )
         return deliveries
 
     async def _give_back(self, taken: Sequence[ReadEntry]) -> None:

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from workers.loop.in_flight import Delivery
 from workers.loop.job import Job
 from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.calls.moves import Verdict
-from workers.protocol.calls.recovery import Recovery
 from workers.protocol.calls.refusals import explained
 from workers.protocol.keys import GroupKeys
 from workers.protocol.log_fields import fields
@@ -32,8 +30,6 @@ class Counts:
 
     read: int = 0
     """Deliveries from the streams, also those that were found again after a lost reply."""
-    claimed: int = 0
-    """Stalled deliveries claimed from their consumers (embedded recovery)."""
     acked: int = 0
     nacked: int = 0
     """Failed jobs, and jobs to retry."""
@@ -175,14 +171,6 @@ class Reporter:
             )
 
     # ---- recovery
-
-    def claimed(self, deliveries: Sequence[Delivery], page: Recovery, visibility_s: float) -> None:
-        """Report the stalled deliveries of a page that were claimed."""
-        self.counts.claimed += len(deliveries)
-        for job, one in zip(deliveries, page.taken, strict=True):
-            owner = text(one.owner)
-            self._telemetry.claimed(job, owner, one.idle_ms, visibility_s)
-            self._call_back("recovered", job, owner=owner, idle_ms=one.idle_ms)
 
     def recovered(self, job_id: str, **facts: Any) -> None:
         """Report that a stalled delivery was made ready again. ``facts`` as in the journal."""

@@ -6,7 +6,6 @@ Runners wait meanwhile if too many verdicts have gathered.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from time import perf_counter
 
 import anyio
@@ -16,6 +15,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.notifier import Notifier
+from workers.protocol.calls import in_calls
 from workers.protocol.calls.moves import Outcome, Settled, SettleEntry, SettleResult, Verdict
 from workers.protocol.connection import drop_idle
 from workers.protocol.meaning import Meaning, meaning_of, was_not_run
@@ -30,21 +30,6 @@ GATHER_S = 0.001
 """Time that a verdict waits for others in the same call. Its slot is free meanwhile."""
 MAX_COPIED_BYTES = 1_048_576
 """The maximum payload that a call copies, plus one job, so that no call blocks the server for long."""
-_ABSENT = b"0-1"
-"""An entry ID that no stream has."""
-
-
-@dataclass(slots=True)
-class _VerdictQueue:
-    """Verdicts on deliveries of one source: acks, or other verdicts."""
-
-    source: Source
-    are_acks: bool
-    part: str
-    """The name of this part in errors."""
-    limit: int
-    """Maximum batch. It is smaller while the server rejects calls."""
-    waiting: list[Delivery] = field(default_factory=list)
 
 
 class Settlements(WorkerPart):
@@ -54,20 +39,17 @@ class Settlements(WorkerPart):
         """``are_answered`` is called after each answer."""
         super().__init__(context)
         self._are_answered = are_answered
-        self._calls = context.calls
+        self._kept, self._moves, self._turn = context.kept, context.moves, context.turn
         self._facts = context.facts()
         self._capacity = GATHER_BATCHES * SETTLE_BATCH
-        self._acks, self._others = (
-            {
-                source.key: _VerdictQueue(source, are_acks, f"settling {source.key}", SETTLE_BATCH)
-                for source in self._membership.both
-            }
-            for are_acks in (True, False)
-        )
-        self._queues = (*self._acks.values(), *self._others.values())
-        self._unanswered: tuple[_VerdictQueue, Sequence[Delivery]] | None = None
+        self._acks, self._others = ({one.key: list[Delivery]() for one in self._membership.both} for _ in range(2))
+        """Deliveries that wait, by the key of their stream, with acks and with other verdicts."""
+        self._unanswered: Sequence[Delivery] = ()
         """The call without an answer, which stays the same until it is answered."""
         self._gathered = 0
+        """Deliveries that wait, or are in the call without an answer."""
+        self._one_by_one = 0
+        """So many calls settle one delivery each, because the server has rejected that many together."""
         self._failures = 0
         self._arrived = Notifier()
         self._filled = Notifier()
@@ -81,8 +63,8 @@ class Settlements(WorkerPart):
         If the result is true, call `wait_for_room` before the next job.
         """
         job.end(verdict, began, now)
-        queues = self._acks if verdict.outcome is Outcome.ACK else self._others
-        queues[job.source.key].waiting.append(job)
+        waiting = self._acks if verdict.outcome is Outcome.ACK else self._others
+        waiting[job.source.key].append(job)
         self._gathered = gathered = self._gathered + 1
         if gathered == 1:  # the settler waits only for the first one
             self._arrived.notify()
@@ -96,11 +78,6 @@ class Settlements(WorkerPart):
         """Let other tasks run, and wait until there is room for more verdicts."""
         await checkpoint()
         while self._gathered >= self._capacity:
-            await self._settled.wait()
-
-    async def wait_until_settled(self) -> None:
-        """Wait until every verdict is answered. `run` must be running."""
-        while self._gathered:
             await self._settled.wait()
 
     # ---- the settler
@@ -129,53 +106,48 @@ class Settlements(WorkerPart):
             timer.cancel()
 
     async def _settle_what_waits(self) -> None:
-        """Make one call for each queue with verdicts, until one fails."""
-        for queue in self._queues:
-            if self._unanswered is None and not queue.waiting:
+        """Make one call for each kind of verdict and stream, until one fails."""
+        for waiting in (*self._acks.values(), *self._others.values()):
+            if not self._unanswered and not waiting:
                 continue
-            if not await self._settle_some(queue):
+            if not await self._settle_some(waiting):
                 self._failures += 1
                 await anyio.sleep(pause_s(self._failures))
                 return
             self._failures = 0
 
-    async def _settle_some(self, queue: _VerdictQueue) -> bool:
-        """Make one call: the one without an answer, or the next one of this queue. Returns False if it failed."""
-        if self._unanswered is None:
-            await self._calls.settling.acquire()
-            self._unanswered = queue, self._next_batch(queue)
-        queue, batch = self._unanswered
+    async def _settle_some(self, waiting: list[Delivery]) -> bool:
+        """Make one call: the one without an answer, or the next one. Return False if it failed."""
+        if not self._unanswered:
+            await self._turn.lock.acquire()
+            self._unanswered = self._next_batch(waiting)
+        batch = self._unanswered
         began = perf_counter()
         try:
-            results = await self._send(queue, batch)
+            results = await self._send(batch)
         except (RedisError, OSError) as error:
-            return await self._failed(queue, batch, error)
-        is_done = self._answered(queue, batch, results)
+            return await self._failed(batch, error)
+        is_done = self._answered(batch, results)
         self._telemetry.settled(batch, results, perf_counter() - began)
-        queue.limit = SETTLE_BATCH
         return is_done
 
-    def _next_batch(self, queue: _VerdictQueue) -> list[Delivery]:
+    def _next_batch(self, waiting: list[Delivery]) -> list[Delivery]:
         """Take the first verdicts that fit into one call, by number and by bytes to copy."""
-        batch = queue.waiting[: queue.limit]
-        if not queue.are_acks:
-            _cut(batch)
-        del queue.waiting[: len(batch)]
-        return batch if queue.are_acks else sorted(batch, key=_entry_order)  # an ack has no use for neighbours
+        most = 1 if self._one_by_one else SETTLE_BATCH
+        self._one_by_one = max(0, self._one_by_one - 1)
+        if waiting[0].verdict.outcome is Outcome.ACK:  # an ack has no use for neighbours
+            batch = waiting[:most]
+            del waiting[:most]
+            return batch
+        batch = next(in_calls(waiting, _bytes_to_copy, most=most, most_bytes=MAX_COPIED_BYTES))
+        del waiting[: len(batch)]
+        return sorted(batch, key=lambda job: entry_order(job.raw_entry_id))
 
-    async def _send(self, queue: _VerdictQueue, batch: Sequence[Delivery]) -> Sequence[Settled] | None:
+    async def _send(self, batch: Sequence[Delivery]) -> Sequence[Settled] | None:
         """Return the results. None means that all are acknowledged."""
-        calls, journals = self._calls, self._calls.moves.journal_limit > 0
-        if queue.are_acks:
-            facts = self._facts.of_acks(batch) if journals else ()
-            done = await self._ack(queue.source, [job.raw_entry_id for job in batch], facts)
-            return (
-                None if done is None else [Settled(SettleResult.DONE if one else SettleResult.REJECTED) for one in done]
-            )
-        return await calls.moves.settle(
-            calls.connection,
-            queue.source.key,
-            [
+        key, number, journals = batch[0].source.key, self._turn.answered + 1, self._moves.journal_limit > 0
+        if batch[0].verdict.outcome is not Outcome.ACK:
+            entries = [
                 SettleEntry(
                     job.raw_entry_id,
                     job.times_delivered,
@@ -183,79 +155,67 @@ class Settlements(WorkerPart):
                     self._facts.of_settlement(job) if journals else (),
                 )
                 for job in batch
-            ],
-            number=calls.answered + 1,
-        )
-
-    async def _ack(
-        self, source: Source, ids: Sequence[bytes], facts: Sequence[str | bytes | int] = ()
-    ) -> Sequence[bool] | None:
-        calls = self._calls
-        return await calls.moves.ack(
-            calls.connection,
-            source.key,
-            ids,
-            number=calls.answered + 1,
+            ]
+            return await self._moves.settle(self._kept, key, entries, number=number)
+        done = await self._moves.ack(
+            self._kept,
+            key,
+            [job.raw_entry_id for job in batch],
+            number=number,
             deletes=self._settings.delete_settled,
-            fields=facts,
+            fields=self._facts.of_acks(batch) if journals else (),
         )
+        return None if done is None else [Settled(SettleResult.DONE if one else SettleResult.REJECTED) for one in done]
 
     # ---- results
 
-    async def _failed(self, queue: _VerdictQueue, batch: Sequence[Delivery], error: Exception) -> bool:
-        meaning = meaning_of(error)
+    async def _failed(self, batch: Sequence[Delivery], error: Exception) -> bool:
+        source, meaning = batch[0].source, meaning_of(error)
         if meaning is Meaning.NO_GROUP or "NOSETTINGS" in str(error):  # the call had no effect
-            if self._membership.is_gone(queue.source, error):
-                return self._answered(queue, batch, [Settled(SettleResult.REJECTED)] * len(batch))
+            if self._membership.is_gone(source, error):
+                return self._answered(batch, [Settled(SettleResult.REJECTED)] * len(batch))
             self._membership.join_again()
-        elif meaning is Meaning.UNCLEAR and len(batch) == 1 and await self._would_settle_others(queue.source):
-            # The others must not wait for it.
-            return self._answered(queue, batch, [Settled(SettleResult.HELD, str(error))])
         elif meaning in (Meaning.UNCLEAR, Meaning.REFUSED) or was_not_run(error):
-            if meaning in (Meaning.UNCLEAR, Meaning.REFUSED):
-                queue.limit = max(1, len(batch) // 2)
-            queue.waiting[:0] = batch
+            if meaning in (Meaning.UNCLEAR, Meaning.REFUSED) and len(batch) > 1:
+                self._one_by_one = len(batch)  # one of them may be the cause
+            self._wait_again(batch)
             self._end_call()
-        self._reporter.failed(queue.part, error)
+        self._reporter.failed(_part(source), error)
         await drop_idle(self._commands, error)
         return False
 
+    def _wait_again(self, batch: Sequence[Delivery]) -> None:
+        """Let deliveries wait behind the others, so that these are settled first."""
+        for job in batch:
+            waiting = self._acks if job.verdict.outcome is Outcome.ACK else self._others
+            waiting[job.source.key].append(job)
+
     def _end_call(self) -> None:
         """Note that the call was answered, or certainly had no effect."""
-        self._unanswered = None
-        self._calls.answered += 1
-        self._calls.settling.release()
+        self._unanswered = ()
+        self._turn.answered += 1
+        self._turn.lock.release()
 
-    async def _would_settle_others(self, source: Source) -> bool:
-        """Return whether the server takes calls of other content, by an ack of an absent entry."""
-        self._calls.answered += 1
-        try:
-            await self._ack(source, [_ABSENT])
-        except (RedisError, OSError):
-            self._calls.answered += 1  # no other call may have its number
-            return False
-        return True
-
-    def _answered(self, queue: _VerdictQueue, batch: Sequence[Delivery], results: Sequence[Settled] | None) -> bool:
+    def _answered(self, batch: Sequence[Delivery], results: Sequence[Settled] | None) -> bool:
         """Note the results of a call. Returns False if a part must be repeated."""
         self._end_call()
-        queue.source.forget(batch)
-        self._gathered -= len(batch)
+        source = batch[0].source
         denied = list[Delivery]()
         if results is None:
             self._reporter.counts.acked += len(batch)
         else:
             for job, settled in zip(batch, results, strict=True):
                 if _is_denied(settled):  # our user lacks a right: that is no fault of the job
-                    self._reporter.failed(queue.part, NoPermissionError(settled.detail))
+                    self._reporter.failed(_part(source), NoPermissionError(settled.detail))
                     denied.append(job)
                 else:
                     self._count(job, settled)
-            queue.source.hold(denied)
-            queue.waiting += denied
-            self._gathered += len(denied)
+        source.forget(batch)
+        source.hold(denied)
+        self._wait_again(denied)
+        self._gathered -= len(batch) - len(denied)
         if not denied:
-            self._reporter.works(queue.part)
+            self._reporter.works(_part(source))
         self._settled.notify()
         self._are_answered()
         return not denied
@@ -282,19 +242,14 @@ class Settlements(WorkerPart):
                 self._reporter.held(job, verdict, settled.detail)
 
 
-def _cut(batch: list[Delivery]) -> None:
-    """Remove the last verdicts if the first ones have enough bytes to copy."""
-    copied = 0
-    for at, job in enumerate(batch, start=1):
-        copied += job.payload_bytes + len(job.verdict.traceback)
-        if copied >= MAX_COPIED_BYTES:
-            del batch[at:]
-            break
+def _part(source: Source) -> str:
+    """Return the name of this part in errors."""
+    return f"settling {source.key}"
+
+
+def _bytes_to_copy(job: Delivery) -> int:
+    return job.payload_bytes + len(job.verdict.traceback)
 
 
 def _is_denied(settled: Settled) -> bool:
     return settled.result is SettleResult.HELD and meaning_of(settled.detail) is Meaning.DENIED
-
-
-def _entry_order(job: Delivery) -> tuple[object, ...]:
-    return entry_order(job.raw_entry_id)

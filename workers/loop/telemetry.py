@@ -24,7 +24,7 @@ from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE, Recov
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.deliveries import begin, emit_recovered, emit_recovery, read_context
+from workers.telemetry.deliveries import begin, emit_recovered, read_context
 from workers.telemetry.gauges import labels_of
 from workers.telemetry.names import Attributes
 
@@ -66,31 +66,19 @@ class WorkerTelemetry:
         if self._measures and deliveries:
             instruments.CONSUMED.add(deliveries, self._receive)
 
-    def claimed(self, job: Delivery, owner: str, idle_ms: int, visibility_s: float) -> None:
-        """Report a delivery that we have claimed from ``owner`` after a visibility timeout."""
-        self._count_recovery(idle_ms, "claimed", visibility_s)
-        creation = _context_of(job) if self.traces and not job.is_unsampled else None
-        if creation is not None:
-            about = self._about(job, owner) | _EMBEDDED | {telemetry.RECOVERY_OUTCOME: "claimed"}
-            about[telemetry.ATTEMPT] = max(1, job.deliveries - 1)  # the lost one
-            emit_recovery(creation, self._stream, self._group, about, idle_ms)
-
     def recovered(self, row: Recovered, visibility_s: float) -> None:
         """Report a delivery that we ended for its consumer after a visibility timeout."""
-        self._count_recovery(row.idle_ms, row.outcome.name.lower(), visibility_s)
+        if self._measures:
+            labels = self._labels | _EMBEDDED
+            instruments.RECOVERED.add(1, labels | {telemetry.RECOVERY_OUTCOME: row.outcome.name.lower()})
+            instruments.record_lateness(row.idle_ms, visibility_s, labels)
         if self.traces:
             emit_recovered(row, self._stream, self._group, _EMBEDDED)
 
-    def walked(self, took_s: float) -> None:
-        """Measure a walk over what is pending, from its first page to its last."""
+    def scanned(self, took_s: float) -> None:
+        """Measure a scan of the pending entries."""
         if self._measures:
             instruments.SCAN_DURATION.record(took_s, self._labels | {telemetry.SCAN: "full"})
-
-    def _count_recovery(self, idle_ms: int, outcome: str, visibility_s: float) -> None:
-        if self._measures:
-            labels = self._labels | _EMBEDDED
-            instruments.RECOVERED.add(1, labels | {telemetry.RECOVERY_OUTCOME: outcome})
-            instruments.record_lateness(idle_ms, visibility_s, labels)
 
     # ---- running
 

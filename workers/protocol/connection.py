@@ -45,7 +45,7 @@ from workers.protocol.meaning import (
 )
 from workers.protocol.routing import RoutedClient
 from workers.protocol.slots import slot_of
-from workers.protocol.wire import BlockingPool, Pool, Route, improved
+from workers.protocol.wire import Pool, Route, improved
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
@@ -90,7 +90,7 @@ class _Source:
         self.address = read_address(url)
         self._url = url
         self._in_threads = in_threads
-        self._pool_kind: Any = BlockingPool if in_threads else Pool
+        self._pool_kind: Any = redis.BlockingConnectionPool if in_threads else Pool
         self._limits: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_s}
         with _named(url):
             parsed: Any = parse_url(self.address.node) if in_threads else parse_asyncio_url(self.address.node)
@@ -232,12 +232,6 @@ async def drop_idle(client: "Redis", error: Exception) -> None:
     """Have a client connect anew, unless the server only rejected one more connection: the connected ones work."""
     if not takes_no_more_clients(error):
         await client.connection_pool.disconnect(inuse_connections=False)
-
-
-def drop_idle_blocking(client: "redis.Redis", error: Exception) -> None:
-    """Do the same with a client of `blocking_client`."""
-    if not takes_no_more_clients(error):
-        client.connection_pool.disconnect(inuse_connections=False)
 
 
 def blocking_client(

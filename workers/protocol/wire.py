@@ -1,13 +1,11 @@
 """Our connections and pools. They follow the server that takes writes, and report why a server rejects them."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any, cast
 
 import anyio
 import hiredis
-import redis
 from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.connection import AbstractConnection as BlockingConnection
@@ -159,37 +157,16 @@ class Pool(BlockingConnectionPool):
 
     async def get_connection(self, *words: Any, **options: Any) -> AbstractConnection:
         """Return a connected connection. Raises what redis-py raises, or AllInUseError."""
-        self._available_connections.sort(key=_is_connected)
-        with _exhausted(self):
+        self._available_connections.sort(key=lambda one: one.is_connected)
+        try:
             connection = await super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
+        except RedisConnectionError as error:
+            if str(error) != "No connection available.":
+                raise
+            raise AllInUseError(
+                f"all {self.max_connections} connections to Redis were in use for {self.timeout} s"
+            ) from error
         return cast("AbstractConnection", connection)
-
-
-class BlockingPool(redis.BlockingConnectionPool):
-    """As `Pool`, for threads."""
-
-    def get_connection(self, *words: Any, **options: Any) -> Any:
-        """Return a connected connection. Raises what redis-py raises, or AllInUseError."""
-        with self.pool.mutex:
-            self.pool.queue.sort(key=_is_connected)
-        with _exhausted(self):
-            return super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
-
-
-def _is_connected(connection: Any) -> bool:
-    return connection is not None and connection.is_connected
-
-
-@contextmanager
-def _exhausted(pool: Any) -> Iterator[None]:
-    try:
-        yield
-    except RedisConnectionError as error:
-        if str(error) != "No connection available.":
-            raise
-        raise AllInUseError(
-            f"all {pool.max_connections} connections to Redis were in use for {pool.timeout} s"
-        ) from error
 
 
 async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:

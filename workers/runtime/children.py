@@ -7,16 +7,13 @@ A child gets the signal handlers of the time before the worker. Otherwise `Proce
 stop its parent. It keeps the parent's sockets until it ends.
 """
 
-import asyncio
 import os
 import signal
 import sys
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import anyio
 
@@ -25,7 +22,6 @@ FORKS = [0]
 
 _handlers: dict[signal.Signals, Any] = {}
 """The handlers before `received`."""
-_loops: "WeakSet[asyncio.AbstractEventLoop]" = WeakSet()
 
 
 @contextmanager
@@ -40,11 +36,6 @@ def received(*numbers: signal.Signals) -> Iterator[AsyncIterator[signal.Signals]
         for number, handler in before.items():
             signal.signal(number, handler)
             _handlers.pop(number, None)
-
-
-def ends_in_children(loop: asyncio.AbstractEventLoop) -> None:
-    """End each process that is forked from now on when it continues with ``loop``, the loop of its parent."""
-    _loops.add(loop)
 
 
 def end_child(before: int, error: BaseException | None = None) -> None:
@@ -78,9 +69,6 @@ def _after_fork() -> None:
         for number, handler in _handlers.items():
             signal.signal(number, handler)
     _handlers.clear()
-    for loop in list(_loops):
-        with suppress(RuntimeError):  # closed, or one of another thread, which the child does not have
-            loop.call_soon(partial(end_child, -1))
 
 
 os.register_at_fork(after_in_child=_after_fork)

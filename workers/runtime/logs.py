@@ -7,7 +7,7 @@ in the output of commands (`workers.runtime.printing`).
 import json
 import logging
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any
 
 from opentelemetry import trace
 
@@ -80,13 +80,8 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(facts)
 
 
-def handler_for(log_format: str) -> logging.StreamHandler[TextIO]:
-    """Return a handler that writes to the current standard error."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format == JSON else ConsoleFormatter())
-    return handler
-
-
 def log_to_stderr(level: str, log_format: str) -> None:
     """Write log lines to standard error, because standard output has the results."""
-    logging.basicConfig(level=level.upper(), handlers=[handler_for(log_format)])
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == JSON else ConsoleFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler])

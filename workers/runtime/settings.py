@@ -17,11 +17,9 @@ from pydantic import (
     BeforeValidator,
     Field,
     ValidationError,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from workers.protocol.address import SHARED_URL, with_options
 from workers.protocol.credentials import came_from
@@ -110,17 +108,6 @@ class Settings(BaseSettings):
     siblings: ClassVar[tuple[str, ...]] = ()
     """Classes of other programs with the same prefix and file, as ``module:name``. Their settings are valid names."""
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _is_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Reject text of a command line or of the environment that is not UTF-8, names of files excepted."""
-        if isinstance(value, str) and not str(info.field_name).endswith(FILE_SUFFIX.lower()):
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise ValueError("Write UTF-8 text") from None
-        return value
-
 
 class Section(Settings):
     """A table inside the settings, read from its parent only (never from the environment by itself)."""
@@ -130,15 +117,9 @@ class Section(Settings):
     )
 
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003
-        init_settings: PydanticBaseSettingsSource,
-        *_others: Any,
-        **_named: Any,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
+    def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[Any]:
         """Take values from the constructor alone."""
-        return (init_settings,)
+        return (sources["init_settings"],)
 
 
 # ---- the address of Redis, which all programs have
@@ -241,10 +222,8 @@ def load_settings(
 def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigurationError(f"cannot read settings file {file}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"settings file {file} is not valid TOML: {error}.") from error
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"cannot read settings file {file}: {getattr(error, 'strerror', error)}.") from error
     for name in values:
         if name not in kind.model_fields and name not in (known := _all_settings(kind)):
             raise ConfigurationError(f"unknown setting {name!r} in {file}{did_you_mean(name, known)}")
@@ -267,14 +246,11 @@ def _in_environment(kind: type[Settings], prefix: str) -> Iterator[tuple[str, st
 def _read_value(file: Path, variable: str) -> str:
     """Return the stripped content of the file that ``variable`` names. Raises ConfigurationError."""
     try:
-        value = file.read_text(encoding="utf-8-sig").strip()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read file {file}, which {variable} names: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"file {file}, which {variable} names, is not UTF-8 text.") from error
-    if not value:
-        raise ConfigurationError(f"file {file}, which {variable} names, is empty. Write the value into it.")
-    return value
+        return file.read_text(encoding="utf-8-sig").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"cannot read file {file}, which {variable} names: {getattr(error, 'strerror', error)}."
+        ) from error
 
 
 def _check_environment(kind: type[Settings], prefix: str) -> None:

@@ -4,43 +4,35 @@ The parent of every span is the producer's context, which is in the fields of th
 recoveries and its redrives are side by side in one trace.
 """
 
-import re
 from functools import lru_cache
 from time import time_ns
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from workers.protocol.calls.recovery import Recovered
 from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE, text
 from workers.telemetry import names as telemetry
 from workers.telemetry.names import Attributes
 
-MAX_TRACESTATE_BYTES = 512
-_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_FORM = TraceContextTextMapPropagator()
+"""The W3C form, whose names are those of the fields."""
 
 
 def read_context(traceparent: bytes, tracestate: bytes = b"") -> SpanContext | None:
     """Return the trace context that a producer wrote into an entry, or None if it is invalid."""
-    found = _TRACEPARENT.fullmatch(traceparent)
-    if found is None:
-        return None
-    state = None
-    if tracestate and len(tracestate) <= MAX_TRACESTATE_BYTES:
-        state = trace.TraceState.from_header([text(tracestate)])
-    trace_id, span_id, flags = (int(part, 16) for part in found.groups()[:3])
-    return SpanContext(trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(flags), trace_state=state)
+    written = {text(FIELD_TRACEPARENT): text(traceparent), text(FIELD_TRACESTATE): text(tracestate)}
+    context = trace.get_current_span(_FORM.extract(written, Context())).get_span_context()
+    return context if context.is_valid else None
 
 
-def write_context(context: SpanContext) -> list[tuple[bytes, bytes]]:
-    """Return the fields that carry a context in an entry."""
-    parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
-    fields = [(FIELD_TRACEPARENT, parent.encode())]
-    state = context.trace_state.to_header().encode()
-    if state and len(state) <= MAX_TRACESTATE_BYTES:
-        fields.append((FIELD_TRACESTATE, state))
-    return fields
+def write_context() -> list[bytes]:
+    """Return fields that carry the current context in an entry, each name before its value."""
+    written: dict[str, str] = {}
+    _FORM.inject(written)
+    return [word.encode() for field in written.items() for word in field]
 
 
 @lru_cache(maxsize=1)

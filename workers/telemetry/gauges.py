@@ -8,6 +8,7 @@ another thread, which only reads what was last seen.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from workers.protocol.calls.group_load import GroupLoad
 from workers.protocol.keys import GroupKeys
@@ -42,9 +43,9 @@ class GroupGauges:
         """Show what is seen while the block runs."""
         with ExitStack() as ends:
             for known in OF_ITS_WORK:
-                ends.callback(OBSERVATIONS.add(known, lambda known=known: self._of_the_work(known)))  # type: ignore[misc]
+                ends.callback(OBSERVATIONS.add(known, partial(self._of_the_work, known)))
             for gauge, value in _VALUES:
-                ends.callback(OBSERVATIONS.add(gauge, lambda value=value: self._of_each(value)))  # type: ignore[misc]
+                ends.callback(OBSERVATIONS.add(gauge, partial(self._of_each, value)))
             yield
 
     def _of_each(self, value: Callable[[GroupLoad], float]) -> Values:

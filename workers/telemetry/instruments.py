@@ -4,7 +4,7 @@ They are almost free while no meter provider is set. Observed metrics (`GAUGES`)
 collected.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from opentelemetry import metrics
@@ -97,20 +97,15 @@ class Observations:
 
     def add(self, gauge: Gauge, look: Look) -> Callable[[], None]:
         """Show the values of ``look`` from now on. Return a function that ends it."""
-        looks = self._looks.get(gauge.name)
-        if looks is None:
-            looks = self._looks[gauge.name] = []
-            asked = (gauge.name, [self._callback(looks)], gauge.unit, gauge.description)
-            self._meter.create_observable_gauge(*asked)
-        looks.append(look)
-        return lambda: looks.remove(look)
+        looks = self._looks.setdefault(gauge.name, [])
 
-    @staticmethod
-    def _callback(looks: Sequence[Look]) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_options: CallbackOptions) -> Iterable[Observation]:
             return [Observation(value, labels) for look in list(looks) for value, labels in look()]
 
-        return observe
+        if not looks:  # the SDK returns the instrument that exists, and ignores another callback for it
+            self._meter.create_observable_gauge(gauge.name, [observe], gauge.unit, gauge.description)
+        looks.append(look)
+        return lambda: looks.remove(look)
 
 
 OBSERVATIONS = Observations()

@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic
 
 from workers.protocol.address import without_logins
 from workers.protocol.errors import ConfigurationError
@@ -58,9 +57,6 @@ def exported(service: str, *, shows_metrics: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        threads = [threading.Thread(target=close, name="last export", daemon=True) for close in closes]
-        deadline = monotonic() + GOODBYE_S
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(max(0.0, deadline - monotonic()))
+        closing = threading.Thread(target=lambda: [close() for close in closes], name="last export", daemon=True)
+        closing.start()
+        closing.join(GOODBYE_S)

@@ -4,14 +4,14 @@ It skips time instead of waiting. If no other job is left, the next scheduled jo
 again at once. The worker recovers stalled jobs itself.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import anyio
-from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 
 from workers.loop.in_flight import RUNNING, Delivery
@@ -33,13 +33,11 @@ from workers.protocol.messages import (
     text,
     whole_number,
 )
-from workers.runtime.event_loop import require_asyncio
-from workers.testing.handlers import in_own_loop, settings_of
+from workers.testing.handlers import settings_of
 from workers.worker import Worker
 
 PATIENCE_S = 10.0
 _POLL_S = 0.01
-_SHOWN = 5
 
 
 class NotDrainedError(AssertionError):
@@ -85,10 +83,7 @@ def run_until_drained(
     **settings: Any,
 ) -> Drained:
     """Enqueue ``jobs`` and run ``worker`` until its group is drained. See `run_until_drained_async`."""
-    return in_own_loop(
-        lambda: run_until_drained_async(worker, jobs, redis_url=redis_url, patience=patience, **settings),
-        run_until_drained_async.__name__,
-    )
+    return anyio.run(partial(run_until_drained_async, worker, jobs, redis_url=redis_url, patience=patience, **settings))
 
 
 async def run_until_drained_async(
@@ -112,34 +107,22 @@ async def run_until_drained_async(
         NotDrainedError: No job ended for ``patience`` seconds.
         ConfigurationError: The settings are invalid.
     """
-    require_asyncio(run_until_drained_async.__name__)
     ours = {"recovery": RecoveryMode.EMBEDDED, "backoff_base": 0}
     chosen = settings_of(worker, **ours | settings, redis_url=redis_url)
     async with commands_client(redis_url) as client:
         async with Producer(chosen.stream, redis_url) as producer:
             await producer.enqueue_many(jobs)
-        with worker.going_by(chosen), _plain_errors():
-            async with anyio.create_task_group() as tasks:
-                await tasks.start(_run, worker)
-                await _wait_until_drained(client, chosen.keys, worker, patience)
+        with worker.going_by(chosen):
+            running = asyncio.create_task(worker.run())
+            try:
+                await _wait_until_drained(client, chosen.keys, worker, running, patience)
                 worker.stop()
+                await running
+            finally:
+                running.cancel()
+                await asyncio.wait([running])
         rows: Any = await client.xrange(chosen.keys.dead)
         return Drained(worker.counts, [_dead_letter(flat) for _, flat in rows])
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Raise the single error of a task group as it is, because tests expect it and not a group of one."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        if len(group.exceptions) > 1:
-            raise
-        raise group.exceptions[0] from group.exceptions[0].__cause__
-
-
-async def _run(worker: Worker, *, task_status: TaskStatus[None]) -> None:
-    await worker.run(task_status=task_status)
 
 
 def _dead_letter(flat: list[bytes]) -> DeadLetter:
@@ -155,20 +138,24 @@ def _dead_letter(flat: list[bytes]) -> DeadLetter:
     )
 
 
-async def _wait_until_drained(client: Redis, keys: GroupKeys, worker: Worker, patience_s: float) -> None:
-    """Wait until no job is left, and skip the time until scheduled jobs are due."""
+async def _wait_until_drained(
+    client: Redis, keys: GroupKeys, worker: Worker, running: asyncio.Task[None], patience_s: float
+) -> None:
+    """Wait until no job is left, and skip the time until scheduled jobs are due. Raises what the worker raises."""
     ended, since = -1, monotonic()
     while True:
         left = await look_at_group(client, keys)
-        if not (left.oldest_ready_ms or left.in_flight or left.scheduled or left.quarantined):
+        has_joined = worker.process is not None and worker.process.has_joined
+        if has_joined and not (left.oldest_ready_ms or left.in_flight or left.scheduled or left.quarantined):
             return
+        if running.done():
+            await running
+            raise _not_drained(worker, keys, "the worker was stopped", left)
         counts = worker.counts
         if ended != (ended := counts.acked + counts.dead_lettered):
             since = monotonic()
         elif monotonic() - since > patience_s:
             raise _not_drained(worker, keys, f"no job came to its end for {patience_s:g} s", left)
-        if worker.process is None or worker.process.finished:
-            raise _not_drained(worker, keys, "the worker was stopped", left)
         if not left.oldest_ready_ms and not left.in_flight:
             await _skip_time(client, keys)
         await anyio.sleep(_POLL_S)
@@ -187,16 +174,13 @@ async def _skip_time(client: Redis, keys: GroupKeys) -> None:
 
 
 def _not_drained(worker: Worker, keys: GroupKeys, problem: str, left: GroupLoad) -> NotDrainedError:
-    """Describe the problem in one line, with one more for each of the first jobs in flight."""
+    """Describe the problem in one line, with one more for each job in flight."""
     in_hand = worker.process.in_hand() if worker.process else []
     counts = fields(**worker.counts.facts())
     ready = "jobs wait to be read" if left.oldest_ready_ms else "no job waits to be read"
     jobs = f"{ready}, {left.in_flight} pending, {left.scheduled} scheduled, {left.quarantined} quarantined jobs"
     first = f"{keys.pair} is not drained: {problem}. Left: {jobs}. Counts of the worker: {counts}"
-    lines = [first, *map(_describe, in_hand[:_SHOWN])]
-    if len(in_hand) > _SHOWN:
-        lines.append(f"  and {len(in_hand) - _SHOWN} more")
-    return NotDrainedError("\n".join(lines))
+    return NotDrainedError("\n".join([first, *map(_describe, in_hand)]))
 
 
 def _describe(job: Delivery) -> str:

@@ -1,18 +1,16 @@
 """Runs a handler with one job as a worker does, without Redis, and returns the result of the job."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from time import monotonic, time_ns
-from typing import Any, TypeVar
 
 import anyio
 from pydantic import ValidationError
 
-from workers.backoff import Backoff
 from workers.loop.dispatch import Handlers
-from workers.loop.execution import execute, judge
+from workers.loop.execution import Retry, execute, judge
 from workers.loop.handlers import Handler, checked, come_to
 from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.job import Job
@@ -21,18 +19,13 @@ from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.calls.moves import Outcome, Verdict
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import FIELD_COPIES, FIELD_DELIVERIES, FIELD_JOB
-from workers.runtime.event_loop import require_asyncio
 from workers.runtime.settings import Section
 from workers.runtime.settings_errors import explain
 from workers.settings import WorkerSettings
 from workers.worker import Worker
 
-ResultT = TypeVar("ResultT")
-
 _DEFAULTS = {"stream": "jobs", "group": "tests"}
 """For workers whose stream and group are set at deployment."""
-_BY_BACKOFF = -1
-"""Delay of a verdict that leaves it to the backoff, which is random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +89,8 @@ def run_handler(
     extend: bool | Exception = True,
 ) -> Result:
     """Run ``handler``, or the handler of a worker, in an event loop of its own. See `run_handler_async`."""
-    return in_own_loop(
-        lambda: run_handler_async(handler, job, deliveries=deliveries, max_deliveries=max_deliveries, extend=extend),
-        run_handler_async.__name__,
+    return anyio.run(
+        partial(run_handler_async, handler, job, deliveries=deliveries, max_deliveries=max_deliveries, extend=extend)
     )
 
 
@@ -126,7 +118,6 @@ async def run_handler_async(
         ValueError: The delivery is out of range.
         ConfigurationError: A worker would reject the handler.
     """
-    require_asyncio(run_handler_async.__name__)
     settings = settings_of(handler if isinstance(handler, Worker) else Worker())
     limit = max_deliveries or settings.max_deliveries or DEFAULT_MAX_DELIVERIES
     if not 1 <= deliveries <= limit:
@@ -134,7 +125,6 @@ async def run_handler_async(
     handlers = handler.handlers if isinstance(handler, Worker) else Handlers(checked(handler))
     invoke, raised, verdicts = handlers.calls(settings).invoke, list[BaseException](), list[Verdict]()
     delivery = _delivery(job if isinstance(job, NewJob) else NewJob(job), settings, deliveries, limit, extend)
-    backoff = _OpenBackoff(0, 0, settings.backoff.uncounted_max_age_ms)
 
     async def call(one: Job) -> object:
         try:
@@ -146,7 +136,7 @@ async def run_handler_async(
         return answer
 
     async def run() -> None:
-        verdicts.append(await execute(call, delivery, backoff))
+        verdicts.append(await execute(call, delivery, settings.backoff))
 
     loop, host = asyncio.get_running_loop(), asyncio.current_task()
     running = loop.create_task(run())
@@ -159,7 +149,7 @@ async def run_handler_async(
         if host and host.cancelling():
             raise
         # A handler that cancels its task and returns has a verdict, as in a worker.
-        verdicts.extend([] if verdicts else [judge(delivery, error, backoff)])
+        verdicts.extend([] if verdicts else [judge(delivery, error, settings.backoff)])
     finally:
         timer.cancel()
     is_last = deliveries == limit
@@ -176,7 +166,8 @@ def _result(verdict: Verdict, raised: BaseException | None, *, is_last: bool) ->
     if verdict.exception:
         return Failed(verdict.error, is_last, raised)
     counts = verdict.outcome is Outcome.NACK
-    delay = None if verdict.delay_ms == _BY_BACKOFF else verdict.delay_ms / 1000
+    by_backoff = not isinstance(raised, Retry) or raised.delay_ms is None
+    delay = None if by_backoff else verdict.delay_ms / 1000  # that of the backoff is random
     return Retried(verdict.error, delay, counts, dead_letter=counts and is_last)
 
 
@@ -193,37 +184,17 @@ def _delivery(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int
     reserved = [FIELD_JOB, encoded.job_id, FIELD_DELIVERIES, before, FIELD_COPIES, before]
     now_ms = time_ns() // 1_000_000
     timeout_s = settings.timeout.total_seconds() if settings.timeout else inf
-    source = Source(settings.stream, settings.stream, timeout_s, prove=answer)
+    source = Source(settings.stream, settings.stream, timeout_s, extend=answer)
     return Delivery(source, b"%d-0" % now_ms, [*encoded.words, *reserved], 1, limit, now_ms, monotonic())
-
-
-class _OpenBackoff(Backoff):
-    """Leaves the delay open, because the real one is random."""
-
-    __slots__ = ()
-
-    def delay_ms(self, failures: int, jitter: Callable[[], float] = lambda: 0) -> int:  # noqa: ARG002
-        return _BY_BACKOFF
 
 
 class _OnlyGiven(Section, WorkerSettings):
     """Settings that are read from the constructor alone, and not from the environment."""
 
 
-def settings_of(worker: Worker, **stronger: Any) -> WorkerSettings:
+def settings_of(worker: Worker, **stronger: object) -> WorkerSettings:
     """Return the settings of ``worker``. Those of the test are stronger. Raises ConfigurationError."""
     try:
         return _OnlyGiven(**(_DEFAULTS | dict(worker.arguments) | stronger))
     except ValidationError as error:
         raise ConfigurationError(*explain(WorkerSettings, error, {})) from error
-
-
-def in_own_loop(function: Callable[[], Coroutine[Any, Any, ResultT]], instead: str) -> ResultT:
-    """Run ``function`` in an event loop of its own. Raises RuntimeError where one runs already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass  # not here, because an error of the handler would seem to come from this line
-    else:
-        raise RuntimeError(f"an event loop already runs here. Write `await {instead}(…)`.")
-    return anyio.run(function)

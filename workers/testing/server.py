@@ -74,14 +74,6 @@ def release_of(binary: Path) -> tuple[str, Version]:
     return (found[1], tuple(int(part) for part in found.groups()[1:])) if found else ("", ())
 
 
-def free_port() -> int:
-    """Return a free TCP port on the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @dataclass
 class RedisServer:
     """One server process without persistence. Create it with `started`. A restart keeps the port.
@@ -169,7 +161,10 @@ class RedisServer:
         raise NoServerError(f"{self.binary} did not start. It printed:", *self.log()[-2_000:].splitlines())
 
     def _new_port(self) -> int:
-        return free_port()
+        """Return a free TCP port on the loopback interface."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
 
     def _command(self, port: int) -> list[str]:
         options = {"bind": "127.0.0.1", "port": port, "dir": self.folder, "save": "", "appendonly": "no", **self.config}

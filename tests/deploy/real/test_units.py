@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.deploy.real.stack import denied
-from tests.deploy.real.units import EXAMPLE_SETTINGS, PYTHON, Units
+from tests.deploy.real.units import PYTHON, Units
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.deployed]
@@ -59,18 +59,6 @@ async def test_jobs_are_done(units: Units) -> None:
 
     await wait_until(done, "every job is billed")
     assert denied(units.redis("ACL", "LOG")) == []
-
-
-async def test_reload_reads_the_groups_again(units: Units) -> None:
-    """`systemctl reload`: a group that was added to the settings is watched, by the same process."""
-    process = units.shown("reaper@orders", "MainPID")
-    more = EXAMPLE_SETTINGS.read_text(encoding="utf-8") + '\n[[groups]]\nstream = "orders"\ngroup = "audit"\n'
-    units.write("/etc/stream-reaper/reaper-orders.toml", more)
-    units.run("systemctl", "reload", "reaper@orders")
-    await units.logs("reaper@orders", "orders/audit")
-    assert units.shown("reaper@orders", "MainPID") == process
-    units.write("/etc/stream-reaper/reaper-orders.toml", EXAMPLE_SETTINGS.read_text(encoding="utf-8"))
-    units.run("systemctl", "reload", "reaper@orders")
 
 
 async def test_the_replica_is_killed(units: Units) -> None:

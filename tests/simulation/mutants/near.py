@@ -32,7 +32,6 @@ MODULES = {
                                    "faults/test_outage"],
     "workers/loop/adoption": ["workers/test_adoption"],
     "workers/loop/around": ["workers/test_around"],
-    "workers/loop/heartbeat_thread": ["workers/test_heartbeat"],
     "workers/loop/dispatch": ["workers/test_dispatch", "workers/test_batches"],
     "workers/loop/heartbeat": ["workers/test_in_time", "workers/test_heartbeat", "workers/test_timeouts",
                                "faults/test_proof_of_life"],

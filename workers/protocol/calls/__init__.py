@@ -6,7 +6,7 @@ A rejection is a result. After a lost contact the effect is unknown.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from redis.asyncio import Redis
 
@@ -35,18 +35,6 @@ def in_calls(
             call, size = [], 0
     if call:
         yield call
-
-
-class Taken(NamedTuple):
-    """A delivery that is ours from now on."""
-
-    entry_id: bytes
-    flat: Sequence[bytes]
-    times: int
-    owner: bytes = b""
-    """The consumer that had it before."""
-    idle_ms: int = 0
-    """For how long that one had sent no heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,19 @@ QUARANTINE_SCORE = 2**52
 AnswerT = TypeVar("AnswerT")
 
 
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The right to act for a group, in one term. The scripts do not act if ``holder`` differs from the lease."""
+
+    holder: str = ""
+    token: int = 0
+    """For people: it tells terms apart."""
+
+
+NO_LEASE = Authority()
+"""The authority of embedded workers. They hold no lease, and act while recovery of the group is embedded."""
+
+
 class DueMoves(NamedTuple):
     """The result of a look at the schedules and the quarantined jobs, in the order of ``move_due.lua``."""
 
@@ -55,22 +68,17 @@ class CleanupResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMoves(GroupCalls):
-    """The scripts that act for one group. Embedded workers hold no lease, and act while recovery is embedded."""
+    """The scripts that act for one group."""
 
-    holder: str = ""
-    """The value of the lease. The scripts do not act if the lease differs."""
-    token: int = 0
-    """For people: it tells terms apart."""
+    authority: Authority = NO_LEASE
 
     async def recover(self, client: Client, source: str, ids: Iterable[bytes]) -> Recovery | Refusal:
         """Recover what of these entries is overdue, as the holder of the lease (``recover.lua``)."""
         return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, *ids)
 
-    async def recover_page(
-        self, client: Client, source: str, *, consumer: str, room: int, page: str
-    ) -> Recovery | Refusal:
-        """Recover what is overdue on a page, as an embedded worker, which takes what it has ``room`` for."""
-        return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, consumer, room, page, PAGE)
+    async def recover_page(self, client: Client, source: str, *, consumer: str, page: str) -> Recovery | Refusal:
+        """Recover what is overdue on a page, as the embedded worker ``consumer``."""
+        return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, consumer, page, PAGE)
 
     async def move_due(self, client: Client) -> DueMoves | Refusal:
         """Make due jobs ready, and release a quarantined one (``move_due.lua``)."""
@@ -91,6 +99,8 @@ class GroupMoves(GroupCalls):
         more_keys: Sequence[str] = (),
     ) -> AnswerT | Refusal:
         """Run a script that acts for the whole group. ``read`` is called with the parts of its answer."""
-        words = self.spell(source, self.holder, self.token, *argv, more_keys=(self.keys.lease, *more_keys))
+        words = self.spell(
+            source, self.authority.holder, self.authority.token, *argv, more_keys=(self.keys.lease, *more_keys)
+        )
         code, *answer = await script.run(client, *words)
         return read(*answer) if code == b"ok" else read_refusal(code, *answer)

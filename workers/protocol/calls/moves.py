@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
-import redis
-
-from workers.protocol.calls import Client, GroupCalls, Taken
+from workers.protocol.calls import Client, GroupCalls
 from workers.protocol.messages import text
-from workers.protocol.scripts import Keys, Words, load_script
+from workers.protocol.scripts import load_script
 
 ACK = load_script("workers.protocol", "ack")
 SETTLE = load_script("workers.protocol", "settle")
@@ -155,17 +153,9 @@ class Moves(GroupCalls):
 
     async def extend(self, client: Client, source: str, items: Iterable[HeartbeatEntry]) -> list[HeartbeatAnswer]:
         """Send a heartbeat (``extend.lua``). Return an answer for each delivery."""
-        return [HeartbeatAnswer(code) for code in await EXTEND.run(client, *self._heartbeat(source, items))]
-
-    def extend_blocking(
-        self, client: "redis.Redis", source: str, items: Iterable[HeartbeatEntry]
-    ) -> list[HeartbeatAnswer]:
-        """Send a heartbeat, in a thread that may block."""
-        return [HeartbeatAnswer(code) for code in EXTEND.run_blocking(client, *self._heartbeat(source, items))]
-
-    def _heartbeat(self, source: str, items: Iterable[HeartbeatEntry]) -> tuple[Keys, Words]:
         words = (word for item in items for word in (item.entry_id, item.times, int(item.handler)))
-        return self.spell(source, self.consumer, *words)
+        reply: Any = await EXTEND.run(client, *self.spell(source, self.consumer, *words))
+        return [HeartbeatAnswer(code) for code in reply]
 
     async def hold(
         self, client: Client, source: str, deliveries: Iterable[tuple[bytes, int]], *, answered: int
@@ -180,13 +170,15 @@ class Moves(GroupCalls):
 
     async def adopt(
         self, client: Client, source: str, in_hand: Iterable[bytes], *, owner: str, most: int, page: str = "-"
-    ) -> tuple[str, list[Taken]]:
+    ) -> tuple[str, list[tuple[tuple[bytes, Sequence[bytes]], int]]]:
         """Return the next page, and deliveries of ``owner`` whose replies were lost (``adopt.lua``).
+
+        Each is an entry with the number of its deliveries.
 
         With ``most`` 0, all deliveries of the owner are made overdue, because its process is dead.
         """
         next_page, found = await ADOPT.run(client, *self.spell(source, owner, most, page, *in_hand))
-        return text(next_page), [Taken(entry[0], entry[1], times) for entry, times in found]
+        return text(next_page), found
 
     async def return_taken(self, client: Client, source: str, taken: Iterable[tuple[bytes, int]]) -> None:
         """Give back deliveries that a read has taken from a live worker (``return_taken.lua``).

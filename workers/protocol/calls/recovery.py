@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from workers.protocol.calls import Taken
 from workers.protocol.messages import text
 
 START = "-"
@@ -59,32 +58,20 @@ class Recovery(NamedTuple):
     """Entries that are not overdue yet."""
     rows: Sequence[Recovered]
     """Deliveries that were ended, or had to be held."""
-    taken: Sequence[Taken]
-    """Deliveries that are now the caller's, an embedded worker's."""
 
 
 def read_recovery(
-    _at_ms: int,
-    next_page: bytes,
-    due: list[Any],
-    held: list[Any],
-    taken: list[Any],
-    events: list[Any],
-    traced: list[Any],
+    _at_ms: int, next_page: bytes, due: list[Any], held: list[Any], events: list[Any], traced: list[Any]
 ) -> Recovery:
     """Read the answer of ``recover.lua``: events as they are in the journal, and held entries with their reasons."""
     contexts = {row[0]: row[1:] for row in traced}
-    rows = {row.entry_id: row for event in events for row in _rows_of_event(event, contexts)}
-    ours = []
-    for (entry_id, flat), times in taken:
-        row = rows.pop(entry_id)
-        ours.append(Taken(entry_id, flat, times, row.consumer, row.idle_ms))
+    rows = [row for event in events for row in _rows_of_event(event, contexts)]
     undeliverable = (
         Recovered(entry_id, Outcome.HELD, why, consumer=consumer)
         for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True)
     )
     due_in_ms = list(zip(due[::2], due[1::2], strict=True))
-    return Recovery(text(next_page), due_in_ms, [*rows.values(), *undeliverable], ours)
+    return Recovery(text(next_page), due_in_ms, [*rows, *undeliverable])
 
 
 def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]]) -> Iterator[Recovered]:

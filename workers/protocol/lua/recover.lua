@@ -1,16 +1,15 @@
--- pending, overdue -> ready | quarantined | dead, or (embedded) pending for the caller.
+-- pending, overdue -> ready | quarantined | dead
 --
 -- KEYS[1] to KEYS[8] as in keys.lua
 -- KEYS[9] lease  {orders}:lease:billing  string
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's lease, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] payload bytes after which the call ends
 -- Leader:    ARGV[6…] IDs of entries that may be overdue, ascending
--- Embedded:  ARGV[6] consumer  ARGV[7] room: how many it may take  ARGV[8] where the page begins ('-' or '(ID')  ARGV[9] entries of a page.
---            What there is no room for is made ready.
+-- Embedded:  ARGV[6] consumer  ARGV[7] where the page begins ('-' or '(ID')  ARGV[8] entries of a page
 --
 -- Returns {'ok', server time in ms, where to go on ('' = the end; replica: the first ID that was put off), {ID, ms until it is due, in
--- turns}, {ID, consumer, why it is held, in turns}, {entry, times delivered} of what was taken, events as in the journal, {ID, traceparent,
--- tracestate, generation} of each traced job that has left its delivery},
+-- turns}, {ID, consumer, why it is held, in turns}, events as in the journal, {ID, traceparent, tracestate, generation} of each traced job that
+-- has left its delivery},
 -- or {'stale', lease found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.
 -- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
 
@@ -30,22 +29,12 @@ note_beat(in_force)
 local waits_ms = recovery_waits_ms(in_force)
 
 local LONGEST_VISIBILITY_MS = 604800000 -- seven days: of what a job asks for itself
-local due_in, held, taken, bytes = {}, {}, {}, 0
+local due_in, held, bytes = {}, {}, 0
 in_force.recovers = true
-local consumer, room = is_embedded and ARGV[6], is_embedded and tonumber(ARGV[7])
+local consumer = is_embedded and ARGV[6]
 
 -- Entries that are next to each other are read together.
 local rows, entries, READ = {}, {}, 100
-local function take(row)
-  if room <= 0 then
-    return false
-  end
-  room = room - 1
-  redis.call('XCLAIM', source, group, consumer, 0, row[1], 'RETRYCOUNT', row[4] + 1, 'JUSTID')
-  taken[#taken + 1] = { entries[row[1]] or entry_of(row[1]), row[4] + 1 }
-  return true
-end
-
 local function read_payloads(low, high)
   for _, entry in ipairs(redis.call('XRANGE', source, low, high, 'COUNT', READ)) do
     entries[entry[1]] = entry
@@ -66,7 +55,7 @@ local function look_at(row)
   if row[2] == consumer and not rests then
     return -- in hand here
   end
-  local stays = rests and in_force.policy == 'in-place' and row[4] < in_force.max_deliveries and not (is_embedded and room > 0)
+  local stays = rests and in_force.policy == 'in-place' and row[4] < in_force.max_deliveries
   if stays and (entries[row[1]] or entry_of(row[1])) then -- ready where it is
     due_in[#due_in + 1], due_in[#due_in + 2] = row[1], in_force.visibility_ms
     return
@@ -83,7 +72,7 @@ local function look_at(row)
     due_in[#due_in + 1], due_in[#due_in + 2] = row[1], visibility - idle
     return
   end
-  local ok, why = pcall(recover, row, job, in_force, is_embedded and take)
+  local ok, why = pcall(recover, row, job, in_force)
   if not ok or why then
     local n = #held
     held[n + 1], held[n + 2], held[n + 3] = row[1], row[2], type(why) == 'table' and why.err or tostring(why)
@@ -92,13 +81,13 @@ end
 
 local cursor = ''
 local function look_at_page()
-  local page = redis.call('XPENDING', source, group, ARGV[8], '+', ARGV[9])
+  local page = redis.call('XPENDING', source, group, ARGV[7], '+', ARGV[8])
   for i, row in ipairs(page) do
     if i % READ == 1 then
       read_payloads(row[1], page[math.min(i + READ - 1, #page)][1])
     end
     look_at(row)
-    if bytes > budget or i == #page and i == tonumber(ARGV[9]) then
+    if bytes > budget or i == #page and i == tonumber(ARGV[8]) then
       cursor = page_behind(row[1])
       return
     end
@@ -142,4 +131,4 @@ if recovered > 0 then
   redis.pcall('HINCRBY', settings, 'recovered', recovered)
 end
 local told = write_events({ 'mode', is_embedded and 'embedded' or 'reaper', 'token', token, 'visibility_ms', digits(in_force.visibility_ms) })
-return broken or { 'ok', at, cursor, due_in, held, taken, told, traced }
+return broken or { 'ok', at, cursor, due_in, held, told, traced }

@@ -38,9 +38,8 @@ local EVENT_OF = { ready = 'recovered', quarantine = 'quarantined', dead = 'dead
 
 local recovered = 0 -- jobs that are ready or quarantined again
 
--- Ends an overdue delivery. `job` is nil if the payload is gone. `take` (embedded): takes over what would become ready, or returns false
--- where there is no room. Returns nil, or why the delivery is held.
-local function recover(row, job, in_force, take)
+-- Ends an overdue delivery. `job` is nil if the payload is gone. Returns nil, or why the delivery is held.
+local function recover(row, job, in_force)
   -- The idle time of an entry that was given back is no time: it is -1, or puts the entry in its order.
   local entry_id, consumer, idle = row[1], row[2], is_given_back(row) and '' or digits(row[3])
   if not job then
@@ -51,21 +50,19 @@ local function recover(row, job, in_force, take)
   local limit = in_force.max_deliveries
   local count = count_of(job, row[4], limit)
   local fate, reason = fate_of(job, row, count, limit)
-  local new_entry, why = entry_id, nil
-  if not (fate == 'ready' and take and take(row)) then
-    if job.traceparent then
-      traced[#traced + 1] = { entry_id, job.traceparent, job.tracestate, job.generation }
-    end
-    pass_on(job, consumer)
-    if fate == 'dead' then
-      new_entry, why = give_up(job, row, count, 'max_deliveries', 'not settled within the visibility timeout', '')
-    else
-      job.quarantined = job.quarantined or fate == 'quarantine'
-      new_entry, why = make_ready(job, row, in_force, math.min(count, limit - 1))
-    end
-    if not new_entry then
-      return why
-    end
+  if job.traceparent then
+    traced[#traced + 1] = { entry_id, job.traceparent, job.tracestate, job.generation }
+  end
+  pass_on(job, consumer)
+  local new_entry, why
+  if fate == 'dead' then
+    new_entry, why = give_up(job, row, count, 'max_deliveries', 'not settled within the visibility timeout', '')
+  else
+    job.quarantined = job.quarantined or fate == 'quarantine'
+    new_entry, why = make_ready(job, row, in_force, math.min(count, limit - 1))
+  end
+  if not new_entry then
+    return why
   end
   recovered = recovered + (fate == 'dead' and 0 or 1)
   tell(EVENT_OF[fate], consumer, digits(count), reason, entry_id, job.id, job.generation, idle, new_entry)
