@@ -85,9 +85,9 @@ async def join_group(
 ) -> Joined:
     """Join, register, and create missing parts of the group (``join_group.lua``). Raises what redis-py raises.
 
-    ``start`` is that of a new group. Settings of None follow the group. ``assumed`` is what the worker goes by until
-    now, and is written where the group has no settings, or has lost them. ``name`` is the worker's, for the record of
-    a mismatch. A worker that ``begins`` has just started, and holds nothing.
+    A group that is created begins at ``start``. Settings of None follow the group. The script writes the ``assumed``
+    settings where the group has none. The record of a mismatch has the worker's ``name``. With ``begins``, the worker
+    holds no deliveries yet.
     """
     policy, visibility, limit, mode, reads_retries, *rest = await JOIN_GROUP.run_idempotent(
         client,

@@ -37,7 +37,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An outcome, and what to keep of it where it was no success."""
+    """An outcome, with the details of a failure."""
 
     outcome: Outcome
     reason: str = ""
