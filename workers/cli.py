@@ -5,17 +5,19 @@ import os
 import sys
 import threading
 import time
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from workers.health import serving_health
 from workers.program import load_worker
 from workers.protocol.errors import HandlerExitError
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import first_of
-from workers.runtime.event_loop import collect_seldom, run_in_loop
+from workers.runtime.event_loop import run_in_loop
+from workers.runtime.health_server import health_server
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import Program, errors_as_sentences, examples, help_end, log_options, settings_options
 from workers.settings import WorkerSettings
@@ -82,7 +84,6 @@ def _work(worker: Worker) -> int:
 
 
 async def _run(worker: Worker) -> None:
-    collect_seldom()
     code = FAILED_EXIT
     try:
         with exported("worker", shows_metrics=worker.settings.health_port is not None):
@@ -92,6 +93,25 @@ async def _run(worker: Worker) -> None:
     finally:
         if worker.process and worker.process.has_joined:
             threading.Thread(target=_end, args=(code,), daemon=True).start()
+
+
+def serving_health(worker: Worker) -> AbstractAsyncContextManager[int | None]:
+    """Serve the worker's health while the block runs, if `health_port` is set. Yields the port."""
+    settings = worker.settings
+    host, port = settings.health_host, settings.health_port
+    return health_server(host, port, settings.redis_url, settings.keys.stream, partial(_obstacles, worker))
+
+
+def _obstacles(worker: Worker) -> list[str]:
+    """Return why the worker is not ready: it must have read from its group, and must not be stopping."""
+    process = worker.process
+    if process is not None and process.is_stopping:
+        return ["the worker is stopping"]
+    if process is not None and process.refusals:
+        return [f"Redis rejects a call: {why}" for why in process.refusals]
+    if process is None or not process.has_joined:
+        return ["the group is not joined yet"]
+    return [] if process.has_worked else ["the worker has not read from its group yet"]
 
 
 def _end(code: int) -> None:
