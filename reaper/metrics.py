@@ -82,7 +82,7 @@ class ReplicaMetrics:
         if len(found) > FEW_GROUPS:
             found = worst(found, now_ms)
         self._known = {
-            group_keys(one.stream, one.group): {
+            group_keys(*one.group.rsplit("/", 1)): {
                 instruments.REFUSES: int(bool(one.refusal)),
                 instruments.HELD: one.held,
             }

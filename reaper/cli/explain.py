@@ -56,7 +56,7 @@ async def explain_command(
             raise NotPossibleError(_nothing_found(job, searched, depth))
         shown = [one.keys for one in found]
         snapshot = await take_snapshot(client, settings.namespace_keys, settings.groups, server, shown)
-    states = {state.pair: state for state in snapshot.groups}
+    states = {state.group: state for state in snapshot.groups}
     explanations = [Explanation(one, states[one.keys.pair], snapshot) for one in found]
     if machine:
         show_json([one.as_json() for one in explanations])
@@ -90,7 +90,7 @@ def _lines(one: Explanation) -> list[str]:
         and f"{group.held_by} (token {group.token}, lease {duration(group.lease_left_ms)} left)",
         "next": one.next_step()[1],
     }
-    lines = [f"{styled(f'job {job.job_id or job.wanted}', 'bold')}  {group.pair}  {job.place}"]
+    lines = [f"{styled(f'job {job.job_id or job.wanted}', 'bold')}  {group.group}  {job.place}"]
     lines += [_row(name, value) for name, value in facts.items() if value]
     lines += [_row("but", styled(obstacle, "yellow")) for obstacle in one.obstacles()]
     if job.events:

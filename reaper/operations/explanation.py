@@ -116,7 +116,7 @@ class Explanation:
             return f"quarantined: its next delivery ({count + 1} of {limit}) is its last, and runs alone"
         if group.policy == Redelivery.IN_PLACE:
             return f"ready again where it is, for delivery {count + 1} of {limit}"
-        target = group.keys.retry if group.policy == Redelivery.RETRY_STREAM else group.stream
+        target = group.keys.retry if group.policy == Redelivery.RETRY_STREAM else group.keys.stream
         return f"copied to {target} and ready again, for delivery {count + 1} of {limit}"
 
     def obstacles(self) -> Iterator[str]:
@@ -127,7 +127,7 @@ class Explanation:
                 yield f"no consumer reads {job.source}. Start a worker."
         elif job.place in (Place.PENDING, Place.SCHEDULED, Place.QUARANTINED):
             for problem in judge(self.snapshot):
-                is_its_own = problem.group == group.pair or not (problem.group or group.recovers_itself)
+                is_its_own = problem.group == group.group or not (problem.group or group.recovers_itself)
                 if problem.check in _STOPS and is_its_own:
                     yield problem.text
             if group.recovery_wait:
@@ -137,7 +137,7 @@ class Explanation:
         """Return the part of ``reaper explain -o json`` for this group."""
         job, group, (due_in_ms, then) = asdict(self.job), self.group, self.next_step()
         return {
-            "group": group.pair,
+            "group": group.group,
             **{name: job[name] for name in _OF_JOB},
             "deliveries": self.deliveries,
             "max_deliveries": self.max_deliveries,

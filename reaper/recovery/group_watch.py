@@ -336,8 +336,6 @@ class GroupWatch:
         report = self._notes.report
         timers = [source.timers for source in self._sources.values()]
         due = min([next_due for one in timers if (next_due := one.next_due()) is not None], default=None)
-        left_ms = None if due is None else due - monotonic_ms()
         report.timers = sum(map(len, timers))
-        report.next_due_ms = None if left_ms is None else max(0, left_ms)
-        report.late_ms = max(0, -(left_ms or 0))
+        report.late_ms = 0 if due is None else max(0, monotonic_ms() - due)
         return report

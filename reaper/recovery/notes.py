@@ -44,8 +44,7 @@ class GroupNotes:
     def __init__(self, group: WatchedGroup, changed: Callable[[], None] = lambda: None) -> None:
         """``changed`` is called when a refusal or a pause begins or ends, because others should know at once."""
         self.report = GroupReport(
-            stream=group.stream,
-            group=group.group,
+            group=group.keys.pair,
             visibility_ms=to_ms(group.visibility_timeout),
             max_deliveries=group.max_deliveries,
             redelivery=group.redelivery,

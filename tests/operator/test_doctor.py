@@ -124,19 +124,6 @@ async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene,
     assert await _wrong(reaper) == [("mismatch", "worker w1: max_deliveries 3 is in force, 9 is set")]
 
 
-async def test_settings_that_are_not_in_force_are_found(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    wrong = await _wrong(reaper, *PAIR, "--visibility-timeout", "7")
-    assert wrong == [("settings", "these settings are not in force: visibility_ms 7000 (in force: 30000)")]
-
-
-async def test_a_consumer_with_deliveries_and_no_life_is_noted(scene: Scene, reaper: Command) -> None:
-    await scene.set_settings(policy="stream", visibility_ms=1, max_deliveries=3, recovery="reaper")
-    await hold(scene.client, a_report(visibility_ms=1, last_scan_ms=1), now_ms=await scene.now_ms())
-    await scene.stalled()
-    assert any("has been silent for" in text for text in await _notes(reaper, "group"))
-
-
 async def test_trimming_past_the_pending_entries_is_found(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     lost, _ = await scene.stalled(), await scene.stalled()
