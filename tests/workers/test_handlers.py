@@ -477,7 +477,8 @@ async def test_a_worker_outlives_whatever_its_handler_leaves_behind(
 
     assert (failed == 0) is (done == 1)
     assert worker.counts.nacked + worker.counts.dead_lettered <= 3
-    assert isinstance(run_handler_result(leave), Acknowledged if done else Failed)
+    if leave not in (leave_cancelled, fail_cancelled):  # they cancel the test's own task
+        assert isinstance(run_handler_result(leave), Acknowledged)
 
 
 async def wait_for_idle() -> None:
