@@ -92,7 +92,7 @@ within 100 ms.
 `--log-level debug|info|warning|error` and `--log-format console|json` are flags only.
 
 The commands for operators take `redis_url`, `namespace`, `groups` and `journal` from the same places.
-`reaper status` also takes `observe`, and `reaper doctor` takes all settings to compare them.
+`reaper status` also takes `observe`, and `reaper doctor` takes `redelivery`.
 """
 
 _WORKER = """\

@@ -1,14 +1,12 @@
 """Decides from the reports of the holders which groups are worst, and why. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from heapq import nlargest, nsmallest
 from operator import itemgetter
 
 from reaper.replicas import GroupReport, PatternCounts
-from workers.protocol.calls.refusals import LAYOUT_REFUSALS
-from workers.protocol.messages import counted, on_one_line
 
 MOST_WORST = 20
 """The groups in the heartbeat of a replica, and those that are shown if there are more than `FEW_GROUPS`."""
@@ -20,10 +18,6 @@ SCANS_MISSED, SCAN_SLACK_MS, SLOW_SCAN_PER_MS = 3, 1_000, 20
 
 LATE_MS, LONGEST_LATE_MS = 2_000, 32_000
 """Recovery may be later than due by a visibility timeout and the first of these, and at most by the second one."""
-
-REFUSALS = LAYOUT_REFUSALS | {
-    "no_group": "the stream or its group does not exist. Start a worker, or run `reaper groups create`",
-}
 
 
 class ProblemKind(StrEnum):
@@ -74,53 +68,9 @@ def kinds_of(report: GroupReport, at_ms: int) -> list[ProblemKind]:
     return [kind for kind, sign in zip(REPORTED, signs, strict=True) if sign] if any(signs) else []
 
 
-def reason_of(kind: ProblemKind, report: GroupReport, at_ms: int, holder: str) -> str:
-    """Return the text about a problem, with advice."""
-    match kind:
-        case ProblemKind.REFUSED:
-            return f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}"
-        case ProblemKind.SCAN_TOO_OLD:
-            age_s = (at_ms - report.last_scan_ms) / 1000
-            return f"the last scan was {age_s:.0f} s old when the holder of the lease reported. See its log."
-        case ProblemKind.OVERDUE:
-            return f"recovery is {report.late_ms / 1000:.0f} s late. See the log of {holder}."
-        case ProblemKind.HELD:
-            return f"{counted(report.held, 'overdue delivery')} cannot be redelivered. See the log of {holder}."
-        case _:
-            return report.error
-
-
 def may_be_late_ms(visibility_ms: int) -> int:
     """Return for how long recovery may be late before this is a problem."""
     return min(visibility_ms + LATE_MS, LONGEST_LATE_MS)
-
-
-def remarks_of(report: GroupReport) -> Iterator[str]:
-    """Yield remarks on a group by its report."""
-    if report.false_alarms:
-        yield (
-            f"of {_deliveries(report.recovered)} that would have been recovered, {report.false_alarms} were "
-            f"settled by their own consumer later. A visibility timeout above {report.slowest_ms / 1000:.1f} s "
-            "avoids these false recoveries."
-        )
-    if not report.last_scan_ms:
-        yield "the first scan of this term is running"
-    if report.in_doubt:
-        yield (
-            f"{_deliveries(report.in_doubt)} of removed consumers were settled or lost. See the events "
-            "lost_delivery of the journal."
-        )
-    if report.false_recoveries:
-        consumers = ", ".join(f"{on_one_line(name)}: {number}" for name, number in report.false_recoveries_of.items())
-        yield (
-            f"{counted(report.false_recoveries, 'delivery was', 'deliveries were')} settled by a consumer after "
-            f"another one was recovered from it ({consumers}). If it was not restarted under this name, raise the "
-            "visibility timeout."
-        )
-
-
-def _deliveries(number: int) -> str:
-    return counted(number, "delivery", "deliveries")
 
 
 def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) -> list[GroupReport]:
@@ -132,7 +82,7 @@ def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) ->
 
     def rank(one: GroupReport) -> tuple[int, int, int, str]:
         by_kind = min((_RANKS[kind] for kind in kinds_of(one, at_ms)), default=len(_RANKS))
-        return by_kind, -one.late_ms, -one.held, one.pair
+        return by_kind, -one.late_ms, -one.held, one.group
 
     return nsmallest(most, noted, key=rank) + others[: max(0, most - len(noted))]
 

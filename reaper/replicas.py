@@ -36,8 +36,8 @@ Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
 class GroupReport:
     """The state of one stream/group pair since the term began, as the replica knows it that serves it, or cannot."""
 
-    stream: str
     group: str
+    """As ``stream/group``."""
     visibility_ms: Whole
     max_deliveries: Whole
     redelivery: str
@@ -49,8 +49,6 @@ class GroupReport:
     scan_interval_ms: Whole = 0
     """Time between two scans of the group; 0 = unknown."""
     timers: Whole = 0
-    next_due_ms: Whole | None = None
-    """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
     late_ms: Whole = 0
     """For how long recovery should have begun: the replica is too slow."""
 
@@ -83,11 +81,6 @@ class GroupReport:
     """Why recovery refuses here: '' | several_groups | explicit_ids | foreign_namespace | no_group | …"""
     paused: bool = False
     error: str = ""
-
-    @property
-    def pair(self) -> str:
-        """The group in its written form ``orders/billing``."""
-        return f"{self.stream}/{self.group}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

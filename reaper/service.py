@@ -217,5 +217,5 @@ class Reaper:
             held=self.held,
             patterns=count_patterns(self._tenures.numbers(), reports, at_ms),
             scan=self._registry.discovery.scan,
-            groups={report.pair: report for report in worst(reports, at_ms)},
+            groups={report.group: report for report in worst(reports, at_ms)},
         )

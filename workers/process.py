@@ -247,16 +247,12 @@ class WorkerProcess:
         if redelivery is not Redelivery.IN_PLACE:
             return
         keys = self._context.settings.keys
-        knows = await knows_claim(self._context.commands, keys.quarantine)
-        if knows:
-            return
-        why, advice = "the user lacks the permission", "Apply the rules that `reaper acl` prints"
-        if knows is False:
-            why, advice = "this server does not support it", "Use redelivery 'stream' or 'retry-stream'"
-        raise UnsupportedServerError(
-            f"cannot join group {keys.pair}: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4): {why}. "
-            f"{advice}."
-        )
+        if not await knows_claim(self._context.commands, keys.quarantine):
+            raise UnsupportedServerError(
+                f"cannot join group {keys.pair}: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4) and the "
+                "permission for it. Use redelivery 'stream' or 'retry-stream', or apply the rules that `reaper acl` "
+                "prints."
+            )
 
     async def _leave(self) -> None:
         """Settle the rest, log the jobs that stay pending, and remove our consumer."""

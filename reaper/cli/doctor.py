@@ -22,14 +22,14 @@ _COLOURS = {**dict.fromkeys(Level, "yellow"), Level.OK: "green", Level.WRONG: "r
         no="at least one check failed",
     )
 )
-@reaper_settings(ReaperSettings.model_fields)
+@reaper_settings(("redis_url", "namespace", "groups", "redelivery"))
 @json_option
 @click.option("--quiet", is_flag=True, help="Leave out checks that passed.")
 async def doctor(machine: bool, quiet: bool, settings: ReaperSettings) -> bool:
     """Check the server, settings and groups.
 
-    Pass the service's own settings (--config), so that the command can compare them with the group's. It writes
-    nothing. Checks that the Redis user is not allowed to make are listed as unknown.
+    Pass the service's own settings (--config), because groups and policies can be there alone. The command writes
+    nothing.
     """
     async with connected(settings) as (client, server):
         findings = await diagnose(client, settings, server)

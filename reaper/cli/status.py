@@ -46,14 +46,14 @@ def _screen(snapshot: Snapshot, problems: Sequence[Finding]) -> Iterator[str]:
         yield from _pattern_lines(snapshot)
         yield ""
     for group in snapshot.groups:
-        troubles = [problem.text for problem in problems if problem.group == group.pair]
-        title = f"{styled(group.pair, 'bold')}  {styled(*(('degraded', 'red') if troubles else ('healthy', 'green')))}"
+        troubles = [problem.text for problem in problems if problem.group == group.group]
+        title = f"{styled(group.group, 'bold')}  {styled(*(('degraded', 'red') if troubles else ('healthy', 'green')))}"
         if is_brief:
             holder = f"holder {group.held_by}" if group.held_by else ""
             facts = [holder, _ready(group.main), _pending(group.main), f"dead letters {group.dead_letters}", *troubles]
             yield f"{title}  {' · '.join(filter(None, facts))}"
         else:
-            yield from ("", title, *_group_lines(snapshot, group))
+            yield from ("", title, *_group_lines(group))
     if snapshot.left_out:
         yield f"… and {counted(snapshot.left_out, 'more group')}: see --group GLOB, or --all"
     yield ""
@@ -88,7 +88,7 @@ def _pattern_lines(snapshot: Snapshot) -> Iterator[str]:
         yield _row("" if number else "patterns", styled(pattern or "(named)", "bold"), numbers, *problems)
 
 
-def _group_lines(snapshot: Snapshot, group: GroupState) -> Iterator[str]:
+def _group_lines(group: GroupState) -> Iterator[str]:
     yield _row(
         "recovery",
         group.mode or "no group settings",
@@ -112,9 +112,7 @@ def _group_lines(snapshot: Snapshot, group: GroupState) -> Iterator[str]:
         yield _row("holder", styled(group.held_by, "bold"), f"token {group.token}", left)
     elif not group.recovers_itself:
         yield _row("holder", "none", f"observed by {group.served_by}" if group.served_by else "")
-    yield _row("watched", *_reported(snapshot, group))
-    silent = len(group.main.silent) + len(group.retry.silent)
-    yield _row("consumers", str(group.main.consumers), f"silent with deliveries {silent}" if silent else "")
+    yield _row("consumers", str(group.main.consumers), f"recovered {group.recovered}")
 
 
 def _ready(source: SourceState) -> str:
@@ -126,19 +124,3 @@ def _ready(source: SourceState) -> str:
 def _pending(source: SourceState) -> str:
     idle = f" (oldest idle {duration(source.oldest_pending_ms)})" if source.oldest_pending_ms is not None else ""
     return f"pending {source.pending}{idle}"
-
-
-def _reported(snapshot: Snapshot, group: GroupState) -> Iterator[str]:
-    report = group.report
-    if report is None:
-        yield from ("no report", f"recovered {group.recovered}")
-        return
-    since_ms = snapshot.now_ms - group.reported_ms
-    due = "none" if report.next_due_ms is None else duration(max(0, report.next_due_ms - since_ms))
-    yield f"timers {report.timers}"
-    yield f"next due {due}"
-    yield f"recovered {group.recovered} ({report.recovered} this term)"
-    yield f"stale writes rejected {group.stale_writes_refused}" if group.stale_writes_refused else ""
-    scan_ms = group.reported_ms - report.last_scan_ms
-    scanned = f"{duration(max(0, scan_ms))} before" if report.last_scan_ms else "not yet"
-    yield f"reported {duration(max(0, since_ms))} ago, last scan {scanned}"

@@ -20,10 +20,6 @@ _STOPS = frozenset({
     ProblemKind.PAUSED,
 })  # fmt: skip
 """Problems that keep recovery from acting."""
-_OF_JOB = (
-    "wanted", "job_id", "place", "source", "entry_id", "owner", "idle_ms", "generation", "first_ms",
-    "quarantined_before", "reason", "error", "complete", "events",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +112,7 @@ class Explanation:
             return f"quarantined: its next delivery ({count + 1} of {limit}) is its last, and runs alone"
         if group.policy == Redelivery.IN_PLACE:
             return f"ready again where it is, for delivery {count + 1} of {limit}"
-        target = group.keys.retry if group.policy == Redelivery.RETRY_STREAM else group.stream
+        target = group.keys.retry if group.policy == Redelivery.RETRY_STREAM else group.keys.stream
         return f"copied to {target} and ready again, for delivery {count + 1} of {limit}"
 
     def obstacles(self) -> Iterator[str]:
@@ -127,7 +123,7 @@ class Explanation:
                 yield f"no consumer reads {job.source}. Start a worker."
         elif job.place in (Place.PENDING, Place.SCHEDULED, Place.QUARANTINED):
             for problem in judge(self.snapshot):
-                is_its_own = problem.group == group.pair or not (problem.group or group.recovers_itself)
+                is_its_own = problem.group == group.group or not (problem.group or group.recovers_itself)
                 if problem.check in _STOPS and is_its_own:
                     yield problem.text
             if group.recovery_wait:
@@ -135,19 +131,15 @@ class Explanation:
 
     def as_json(self) -> dict[str, Any]:
         """Return the part of ``reaper explain -o json`` for this group."""
-        job, group, (due_in_ms, then) = asdict(self.job), self.group, self.next_step()
+        (due_in_ms, then), job = self.next_step(), asdict(self.job)
+        del job["keys"]
         return {
-            "group": group.pair,
-            **{name: job[name] for name in _OF_JOB},
+            "group": self.group.group,
+            **job,
             "deliveries": self.deliveries,
             "max_deliveries": self.max_deliveries,
             "visibility_ms": self.visibility_ms,
             "due_in_ms": due_in_ms,
-            "mode": group.mode,
-            "policy": group.policy,
-            "holder": group.held_by,
-            "token": group.token,
-            "lease_left_ms": group.lease_left_ms,
             "next": then,
             "obstacles": list(self.obstacles()),
         }

@@ -11,17 +11,25 @@ from functools import partial
 from typing import Any
 
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
-from reaper.operations.words import duration, with_group
-from reaper.reasons import REFUSALS, ProblemKind, kinds_of, may_be_late_ms, reason_of, remarks_of
-from reaper.replicas import SCANNED, Replica
+from reaper.operations.words import duration
+from reaper.reasons import ProblemKind, kinds_of, may_be_late_ms
+from reaper.replicas import SCANNED, GroupReport
 from reaper.settings import is_observers
-from workers.protocol.messages import counted
+from workers.protocol.calls.refusals import LAYOUT_REFUSALS
+from workers.protocol.messages import counted, on_one_line
 
 RECENT_MS = 3_600_000
 """How long the service is degraded after a pending entry, or the group, was found deleted."""
 
 MOST_NAMED = 3
 """Groups that a line about many groups names."""
+REFUSALS = LAYOUT_REFUSALS | {
+    "no_group": "the stream or its group does not exist. Start a worker, or run `reaper groups create`",
+}
+
+
+Problem = tuple[ProblemKind, str]
+"""A problem with its text."""
 
 
 class Level(StrEnum):
@@ -30,8 +38,6 @@ class Level(StrEnum):
     OK = "ok"
     NOTE = "note"
     """Worth knowing; nothing is wrong."""
-    UNKNOWN = "unknown"
-    """The user lacks the permission to check it."""
     WARNING = "warning"
     """A risk to remove or to accept; nothing fails because of it now."""
     WRONG = "wrong"
@@ -50,7 +56,6 @@ class Finding:
 
 ok = partial(Finding, Level.OK)
 note = partial(Finding, Level.NOTE)
-unknown = partial(Finding, Level.UNKNOWN)
 warning = partial(Finding, Level.WARNING)
 wrong = partial(Finding, Level.WRONG)
 
@@ -59,33 +64,29 @@ def judge(snapshot: Snapshot) -> tuple[Finding, ...]:
     """Return every reason why the service is degraded, with a `ProblemKind` as the check. Empty if it is healthy."""
     problems = [wrong(kind, text) for kind, text in (*_of_replicas(snapshot), *_of_other_groups(snapshot))]
     for group in snapshot.groups:
-        found = (*_of_service(snapshot, group), *_of_report(group), *_of_keys(group), *_of_jobs(group, snapshot.now_ms))
-        problems += [wrong(kind, text, group.pair) for kind, text in found]
+        by_keys = (*_of_keys(group, snapshot.now_ms), *_of_streams(group))
+        found = (*_of_service(snapshot, group), *_of_report(group), *by_keys)
+        problems += [wrong(kind, text, group.group) for kind, text in found]
     return tuple(problems)
 
 
-def _of_replicas(snapshot: Snapshot) -> Iterator[tuple[ProblemKind, str]]:
+def _of_replicas(snapshot: Snapshot) -> Iterator[Problem]:
     if snapshot.needs_no_reaper:
         return
     if not snapshot.live:
         start = "reaper run --observe" if is_observers(snapshot.namespace) else "reaper run"
-        yield (
-            ProblemKind.NO_REPLICA,
-            f"no live replica in namespace {snapshot.namespace!r}. Start `{start}`, or name its namespace.",
-        )
+        where = f"in namespace {snapshot.namespace!r}"
+        yield ProblemKind.NO_REPLICA, f"no live replica {where}. Start `{start}`, or name its namespace."
     has_scanned = any(replica.scan == SCANNED for replica in snapshot.live)
     if not snapshot.groups and not has_scanned:
         yield ProblemKind.NO_GROUPS, "no group is watched. Set groups."
-    failed = [replica for replica in snapshot.live if replica.scan not in ("", SCANNED)]
+    failed = [replica.scan for replica in snapshot.live if replica.scan not in ("", SCANNED)]
     if failed and not has_scanned:
-        why = (
-            f"no replica can scan for the streams of patterns: {failed[0].scan}. Grant `SCAN` to the Redis user of one "
-            "replica, or run `reaper watch add` for each group."
-        )
-        yield ProblemKind.NO_SCAN, why
+        fix = "Grant `SCAN` to the Redis user of one replica, or run `reaper watch add` for each group."
+        yield ProblemKind.NO_SCAN, f"no replica can scan for the streams of patterns: {failed[0]}. {fix}"
 
 
-def _of_other_groups(snapshot: Snapshot) -> Iterator[tuple[ProblemKind, str]]:
+def _of_other_groups(snapshot: Snapshot) -> Iterator[Problem]:
     """Judge the groups that were not read, by the counts that the replicas report."""
     if not snapshot.left_out:
         return
@@ -102,74 +103,70 @@ def _of_other_groups(snapshot: Snapshot) -> Iterator[tuple[ProblemKind, str]]:
         yield ProblemKind(kind), f"{more} {kind}. Run `reaper status --all`."
 
 
-def _of_service(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
+def _of_service(snapshot: Snapshot, group: GroupState) -> Iterator[Problem]:
     """Yield the reason why no live replica serves the group, if there are live replicas."""
-    is_observed = is_observers(snapshot.namespace)
+    is_observed, report = is_observers(snapshot.namespace), group.report
     if group.served_by or not snapshot.live:
         return
     if group.held_by and not is_observed:
-        why = (
-            f"the lease is held by {group.held_by}, which is not a live replica of this namespace. If it has ended, "
-            "another replica takes over when the lease expires. If it serves another namespace, remove the group from "
-            "the settings of one of the two."
-        )
-        yield ProblemKind.UNHELD, why
-    elif not snapshot.watchers(group.pair):
+        why = f"the lease is held by {group.held_by}, which is not a live replica of this namespace"
+        fix = "If it serves another namespace, remove the group from the settings of one of the two."
+        yield ProblemKind.UNHELD, f"{why}. If it has ended, another replica takes over soon. {fix}"
+    elif not snapshot.watchers(group.group):
         if not group.recovers_itself:
             yield ProblemKind.UNSERVED, "no live replica watches this group. Add it to the settings of the replicas."
-    elif not is_observed and not (group.report and (group.report.refusal or group.report.error)):
-        why = (
-            "no replica holds the lease of this group. If this lasts, see the logs of the replicas and `reaper doctor`."
-        )
-        yield ProblemKind.UNHELD, why
+    elif not is_observed and not (report and (report.refusal or report.error)):
+        fix = "If this lasts, see the logs of the replicas and `reaper doctor`."
+        yield ProblemKind.UNHELD, f"no replica holds the lease of this group. {fix}"
 
 
-def _of_report(group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
-    """Yield the problems that the holder reports, without those that Redis itself shows."""
-    is_seen = {ProblemKind.UNREAD, ProblemKind.PAUSED, ProblemKind.LOST_DELIVERY}
-    if group.main.is_foreign:
-        is_seen.add(ProblemKind.REFUSED)
-    if group.report:
-        for kind in kinds_of(group.report, group.reported_ms):
-            if kind not in is_seen:
-                yield kind, reason_of(kind, group.report, group.reported_ms, group.served_by)
-    if not group.main.exists and not group.main.is_foreign and not (group.report and group.report.refusal):
+def _of_report(group: GroupState) -> Iterator[Problem]:
+    """Yield the problems that only the report shows, because Redis itself shows the other kinds."""
+    report, is_foreign = group.report, group.main.is_foreign
+    if report:
+        scan_age, log = duration(max(0, group.reported_ms - report.last_scan_ms)), f"See the log of {group.served_by}."
+        texts = {
+            ProblemKind.ERROR: report.error,
+            ProblemKind.REFUSED: f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}",
+            ProblemKind.OVERDUE: f"recovery is {duration(report.late_ms)} late. Check recovery_rate. {log}",
+            ProblemKind.SCAN_TOO_OLD: f"the last scan was {scan_age} old when the holder of the lease reported. {log}",
+            ProblemKind.HELD: f"{counted(report.held, 'overdue delivery')} cannot be redelivered. {log}",
+        }
+        for kind in kinds_of(report, group.reported_ms):
+            if kind in texts and not (kind is ProblemKind.REFUSED and is_foreign):
+                yield kind, texts[kind]
+    if not (group.main.exists or is_foreign or (report and report.refusal)):
         yield ProblemKind.REFUSED, f"recovery is disabled: {REFUSALS['no_group']}"
 
 
-def _of_keys(group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
+def _of_keys(group: GroupState, now_ms: int) -> Iterator[Problem]:
+    """Yield the problems that the settings of the group, and the age of its deliveries show."""
+    word = group.keys.word
     if group.paused:
-        yield ProblemKind.PAUSED, f"recovery is paused. Run `reaper groups resume {group.keys.word}` to resume it."
-    for mismatch in group.mismatches:
-        yield ProblemKind.MISMATCH, mismatch
+        yield ProblemKind.PAUSED, f"recovery is paused. Run `reaper groups resume {word}` to resume it."
+    yield from ((ProblemKind.MISMATCH, mismatch) for mismatch in group.mismatches)
+    if now_ms - group.lost_payload_ms <= RECENT_MS:
+        were = counted(group.lost_payload, "entry was", "entries were")
+        fix = "Trim only acknowledged entries (XTRIM … ACKED), or raise MAXLEN."
+        yield ProblemKind.LOST_PAYLOAD, f"{were} deleted while pending: only its worker can still run such a job. {fix}"
+    if group.lost_delivery:
+        were = counted(group.lost_delivery, "delivery was", "deliveries were")
+        why = "because a third party deleted a consumer or the group"
+        yield ProblemKind.LOST_DELIVERY, f"{were} lost, {why}. Run `reaper groups requeue {word} --lost`."
+    if now_ms - group.groups_lost_ms <= RECENT_MS:
+        why = "the group was destroyed, or all of its consumers were deleted"
+        yield ProblemKind.LOST_GROUP, f"{why}. Its jobs are still in the stream."
+    idle_ms, late_ms = group.main.oldest_pending_ms or 0, may_be_late_ms(group.visibility_ms)
+    if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + late_ms:
+        idle = f"a delivery is idle for {duration(idle_ms)}"
+        yield ProblemKind.OVERDUE, f"{idle}, and no worker recovers it. See the logs of the workers."
+
+
+def _of_streams(group: GroupState) -> Iterator[Problem]:
+    """Yield the problems of the stream and of the retry stream."""
     for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
         if source.is_foreign:
             yield ProblemKind.REFUSED, f"{key} is not a stream: another program uses this name. Rename one of them."
-
-
-def _of_jobs(group: GroupState, now_ms: int) -> Iterator[tuple[ProblemKind, str]]:
-    if group.lost_payload and now_ms - group.lost_payload_ms <= RECENT_MS:
-        were = counted(group.lost_payload, "entry was", "entries were")
-        yield ProblemKind.LOST_PAYLOAD, f"{were} deleted while pending: {TRIMMED}"
-    if group.lost_deliveries:
-        were = counted(group.lost_deliveries, "delivery was", "deliveries were")
-        requeue = f"`reaper groups requeue {group.keys.word} --lost`"
-        yield (
-            ProblemKind.LOST_DELIVERY,
-            f"{were} lost, because a third party deleted a consumer or the group. Run {requeue}.",
-        )
-    if group.groups_lost and now_ms - group.groups_lost_ms <= RECENT_MS:
-        yield (
-            ProblemKind.LOST_GROUP,
-            "the group was destroyed, or all of its consumers were deleted. Its jobs are still in the stream.",
-        )
-    idle_ms, late_ms = group.main.oldest_pending_ms or 0, may_be_late_ms(group.visibility_ms)
-    if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + late_ms:
-        yield (
-            ProblemKind.OVERDUE,
-            f"a delivery is idle for {duration(idle_ms)}, and no worker recovers it. See the logs of the workers.",
-        )
-    for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
         is_busy = source.pending or (source is group.main and group.retry.pending)
         waiting = source.ready if source.exists or source is group.main else Count(source.entries)
         if waiting.number and not is_busy and _is_unread(source, group.visibility_ms):
@@ -186,17 +183,11 @@ def _is_unread(source: SourceState, visibility_ms: int) -> bool:
     return has_waited and (source.last_read_ms is None or source.last_read_ms > visibility_ms)
 
 
-TRIMMED = (
-    "only its worker can still run such a job, once. Exclude pending entries from trimming and deleting "
-    "(XTRIM … ACKED, or a longer MAXLEN)."
-)
-
-
 def remarks(snapshot: Snapshot) -> Iterator[Finding]:
     """Yield notes about the replicas and the groups."""
     yield from (note("replicas", text) for text in _replica_notes(snapshot))
     for group in snapshot.groups:
-        yield from (note("group", text, group.pair) for text in _group_notes(group))
+        yield from (note("group", text, group.group) for text in _group_notes(group))
 
 
 def folded(findings: Iterable[Finding]) -> list[str]:
@@ -224,7 +215,13 @@ def _replica_notes(snapshot: Snapshot) -> Iterator[str]:
         if until_ms := snapshot.drained.get(replica.id):
             left = duration(until_ms - snapshot.now_ms)
             yield f"replica {replica.id} is drained for {left} more. `reaper drain {replica.id} --undo` ends this."
-    yield from _different_settings(recovering)
+    by_settings: dict[str, list[str]] = {}
+    for replica in recovering:
+        by_settings.setdefault(replica.settings, []).append(replica.id)
+    if len(by_settings) > 1:
+        sides = " and ".join(", ".join(names) for names in by_settings.values())
+        why = "replicas have different settings, so they do not take groups from each other"
+        yield f"{why}: {sides}. Give all replicas the same settings."
     for replica in snapshot.silent:
         yield f"replica {replica.id} has not registered for {duration(max(0, snapshot.now_ms - replica.at_ms))}"
     versions = sorted({replica.version for replica in snapshot.live})
@@ -232,29 +229,30 @@ def _replica_notes(snapshot: Snapshot) -> Iterator[str]:
         yield f"replicas of several versions are running: {', '.join(versions)}"
 
 
-def _different_settings(replicas: Sequence[Replica]) -> Iterator[str]:
-    """Replicas take groups only from replicas with the same settings."""
-    by_settings: dict[str, list[str]] = {}
-    for replica in replicas:
-        by_settings.setdefault(replica.settings, []).append(replica.id)
-    if len(by_settings) > 1:
-        sides = " and ".join(", ".join(names) for names in by_settings.values())
-        yield (
-            f"replicas have different settings, so they do not take groups from each other: {sides}. Give all replicas "
-            "the same settings."
-        )
-
-
 def _group_notes(group: GroupState) -> Iterator[str]:
     if group.recovers_itself:
         yield f"its workers recover stalled jobs (mode {group.mode})"
     if group.recovery_wait:
         yield str(group.recovery_wait)
-    if group.report:
-        yield from remarks_of(group.report)
-    for consumer in (*group.main.silent, *group.retry.silent):
-        has = counted(consumer.pending, "delivery")
-        yield f"consumer {consumer.name} has {has} and has been silent for {duration(consumer.idle_ms)}"
+    if report := group.report:
+        yield from _notes_of(report)
+
+
+def _notes_of(report: GroupReport) -> Iterator[str]:
+    if report.false_alarms:
+        would = f"{counted(report.recovered, 'delivery', 'deliveries')} that would have been recovered"
+        fix = f"A visibility timeout above {report.slowest_ms / 1000:.1f} s avoids these false recoveries."
+        yield f"of {would}, {report.false_alarms} were settled by their own consumer later. {fix}"
+    if not report.last_scan_ms:
+        yield "the first scan of this term is running"
+    if report.in_doubt:
+        deliveries = counted(report.in_doubt, "delivery", "deliveries")
+        yield f"{deliveries} of removed consumers were settled or lost. See the events lost_delivery of the journal."
+    if report.false_recoveries:
+        were = counted(report.false_recoveries, "delivery was", "deliveries were")
+        consumers = ", ".join(f"{on_one_line(name)}: {number}" for name, number in report.false_recoveries_of.items())
+        fix = "If it was not restarted under this name, raise the visibility timeout."
+        yield f"{were} settled by a consumer after another one was recovered from it ({consumers}). {fix}"
 
 
 def as_json(snapshot: Snapshot, problems: Sequence[Finding]) -> dict[str, Any]:
@@ -273,5 +271,5 @@ def as_json(snapshot: Snapshot, problems: Sequence[Finding]) -> dict[str, Any]:
             | {"live": replica in snapshot.live, "drained_until_ms": snapshot.drained.get(replica.id)}
             for replica in snapshot.replicas
         ],
-        "groups": [asdict(group, dict_factory=with_group) for group in snapshot.groups],
+        "groups": [asdict(group) for group in snapshot.groups],
     }

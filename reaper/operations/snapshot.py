@@ -9,7 +9,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from reaper.operations.groups import keys_of, known_pairs
-from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState, replica_of
+from reaper.operations.state import Count, GroupState, Snapshot, SourceState, replica_of
 from reaper.reasons import FEW_GROUPS, MOST_WORST, worst
 from reaper.replicas import Replica, parse_replicas, read_watched
 from reaper.settings import GroupSettings, is_observers
@@ -24,6 +24,11 @@ from workers.protocol.routing import RoutedClient
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import time_ms
 
+COUNTERS = (
+    "token", "recovered", "refused",
+    "lost_payload", "lost_payload_ms", "lost_delivery", "groups_lost", "groups_lost_ms",
+)  # fmt: skip
+"""Fields of the group settings that `GroupState` has under the same name."""
 MOST_COUNTED = 10_000
 """Ready jobs that are counted, one by one."""
 COUNT_CALLS = 40
@@ -53,7 +58,7 @@ async def take_snapshot(
     replicas = snapshot.live or snapshot.replicas
     known = known_pairs(configured, (watching.get(replica.id, ()) for replica in replicas))
     chosen = [pair for pair in known if fnmatchcase(pair, glob)] if glob else choose(known, replicas)
-    pairs = dict.fromkeys((*chosen, *(group.pair for group in asked)))
+    pairs = dict.fromkeys((*chosen, *(keys.pair for keys in asked)))
     snapshot = replace(snapshot, watching=watching, left_out=len(known) - len(chosen))
     return replace(snapshot, groups=await _read_groups(client, keys_of(pairs), snapshot))
 
@@ -64,7 +69,7 @@ def choose(known: Sequence[str], replicas: Iterable[Replica]) -> list[str]:
         return list(known)
     reports = [(report, replica.at_ms) for replica in replicas for report in replica.groups.values()]
     at_ms = max((at_ms for _, at_ms in reports), default=0)
-    first = [report.pair for report in worst((report for report, _ in reports), at_ms, len(reports))]
+    first = [report.group for report in worst((report for report, _ in reports), at_ms, len(reports))]
     there = set(known)
     chosen = [pair for pair in dict.fromkeys(first) if pair in there][:MOST_WORST]
     return sorted(chosen or known[:MOST_WORST])
@@ -108,8 +113,8 @@ async def _read_groups(client: Redis, groups: Sequence[GroupKeys], snapshot: Sna
         pipe = client.pipeline(transaction=False)
         for keys in groups[first : first + size]:
             pipe.get(keys.lease)
-            pipe.pttl(keys.lease)
             pipe.hgetall(keys.settings)
+            pipe.pttl(keys.lease)
             pipe.zcard(keys.schedule)
             pipe.zcount(keys.schedule, QUARANTINE_SCORE, "+inf")
             pipe.zcard(keys.stream_schedule)
@@ -124,18 +129,18 @@ async def _read_groups(client: Redis, groups: Sequence[GroupKeys], snapshot: Sna
 def _state_of(keys: GroupKeys, replies: Sequence[Any], snapshot: Snapshot) -> GroupState:
     """Return all but the sources."""
     now_ms = snapshot.now_ms
-    lease, left_ms, fields, scheduled, quarantined, delayed, released, dead = replies
-    holder = text(lease or b"")
-    in_force = {text(name): text(value) for name, value in (fields or {}).items()}
+    holder, fields = text(replies[0] or b""), replies[1] or {}
+    left_ms, scheduled, quarantined, delayed, released, dead = (reply or 0 for reply in replies[2:])
+    in_force = {text(name): text(value) for name, value in fields.items()}
     serving, reporting = _serving(snapshot, keys.pair, holder)
     report = reporting.groups.get(keys.pair) if reporting else None
 
     def number(name: str) -> int:
         return whole_number(in_force.get(name, "").encode(), 0)
 
+    counters: dict[str, Any] = {name: number(name) for name in COUNTERS}
     return GroupState(
-        stream=keys.stream,
-        group=keys.group,
+        group=keys.pair,
         mode=in_force.get("recovery", ""),
         policy=in_force.get("policy") or (report.redelivery if report else ""),
         visibility_ms=number("visibility_ms") or (report.visibility_ms if report else 0),
@@ -143,23 +148,16 @@ def _state_of(keys: GroupKeys, replies: Sequence[Any], snapshot: Snapshot) -> Gr
         mismatches=find_mismatches(in_force, now_ms),
         paused=in_force.get("paused") == "1",
         recovery_wait=recovery_wait(in_force, now_ms),
-        scheduled=(scheduled or 0) - (quarantined or 0) + (delayed or 0),
-        quarantined=quarantined or 0,
-        released=released or 0,
-        dead_letters=dead or 0,
-        recovered=number("recovered"),
-        stale_writes_refused=number("refused"),
-        lost_payload=number("lost_payload"),
-        lost_payload_ms=number("lost_payload_ms"),
-        lost_deliveries=number("lost_delivery"),
-        groups_lost=number("groups_lost"),
-        groups_lost_ms=number("groups_lost_ms"),
+        scheduled=scheduled - quarantined + delayed,
+        quarantined=quarantined,
+        released=released,
+        dead_letters=dead,
         holder=holder,
-        lease_left_ms=max(0, left_ms or 0),
-        token=number("token"),
+        lease_left_ms=max(0, left_ms),
         served_by=serving.id if serving else "",
         report=report,
         reported_ms=reporting.at_ms if reporting else 0,
+        **counters,
     )
 
 
@@ -173,16 +171,10 @@ def _serving(snapshot: Snapshot, pair: str, holder: str) -> tuple[Replica | None
 
 
 def find_mismatches(in_force: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
-    """Return the settings of live workers that differ from the group settings. The same of many workers is one."""
-    workers_of: dict[str, list[str]] = {}
-    for complaint in complaints(in_force, now_ms):
-        worker, _, differs = complaint.partition(": ")
-        if differs:
-            workers_of.setdefault(differs, []).append(worker)
-    return tuple(
-        f"{min(workers)}{f' and {len(workers) - 1} more' if len(workers) > 1 else ''}: {differs}"
-        for differs, workers in sorted(workers_of.items())
-    )
+    """Return how settings of live workers differ from the group settings, each difference with one worker."""
+    found = (complaint.partition(": ") for complaint in sorted(complaints(in_force, now_ms), reverse=True))
+    worker_of = {differs: worker for worker, _, differs in found if differs}
+    return tuple(f"{worker}: {differs}" for differs, worker in sorted(worker_of.items()))
 
 
 # --- streams and retry streams ------------------------------------------------------------------------------
@@ -195,11 +187,11 @@ async def _with_sources(client: Redis, states: Sequence[GroupState], now_ms: int
         for key in (state.keys.stream, state.keys.retry):
             pipe.xlen(key)
             pipe.xinfo_groups(key)
-            pipe.xinfo_consumers(key, state.group)
-            pipe.execute_command("XPENDING", key, state.group)
-            pipe.execute_command("XPENDING", key, state.group, "-", "+", OLDEST_READ)
+            pipe.xinfo_consumers(key, state.keys.group)
+            pipe.execute_command("XPENDING", key, state.keys.group)
+            pipe.execute_command("XPENDING", key, state.keys.group, "-", "+", OLDEST_READ)
             if state.policy == Redelivery.IN_PLACE:
-                pipe.execute_command("XPENDING", key, state.group, "IDLE", CLAIM_READY_MS, "-", "+", MOST_COUNTED)
+                pipe.execute_command("XPENDING", key, state.keys.group, "IDLE", CLAIM_READY_MS, "-", "+", MOST_COUNTED)
     replies = iter(await pipe.execute(raise_on_error=False))
     found = []
     for state in states:
@@ -213,7 +205,7 @@ async def _with_sources(client: Redis, states: Sequence[GroupState], now_ms: int
 
 async def _read_source(client: Redis, key: str, state: GroupState, replies: Sequence[Any], now_ms: int) -> SourceState:
     entries, groups, consumers, summary, oldest, *given_back = _readable(replies)
-    info = next((one for one in groups or () if text(one["name"]) == state.group), None)
+    info = next((one for one in groups or () if text(one["name"]) == state.keys.group), None)
     if info is None:
         return SourceState(entries=entries or 0, is_foreign=is_wrong_type(replies[0]))
     readers = [one for one in consumers or () if text(one["name"]) not in OUR_CONSUMERS]
@@ -232,11 +224,6 @@ async def _read_source(client: Redis, key: str, state: GroupState, replies: Sequ
         oldest_pending_ms=int(delivered[0][2]) if delivered else None,
         consumers=len(readers),
         last_read_ms=min((int(one["idle"]) for one in readers), default=None),
-        silent=tuple(
-            SilentConsumer(text(one["name"]), int(one["pending"]), int(one["idle"]))
-            for one in readers
-            if one["pending"] and one["idle"] > state.visibility_ms > 0
-        ),
     )
 
 

@@ -34,15 +34,6 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class SilentConsumer:
-    """A consumer that has deliveries, and was idle for longer than the visibility timeout."""
-
-    name: str
-    pending: int
-    idle_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class SourceState:
     """The ready and pending jobs of one stream for the group. It is the stream itself, or its retry stream."""
 
@@ -60,15 +51,14 @@ class SourceState:
     consumers: int = 0
     last_read_ms: int | None = None
     """How long ago a consumer last read here. None = never."""
-    silent: tuple[SilentConsumer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
     """One group, from its keys and from the report of the replica that holds its lease."""
 
-    stream: str
     group: str
+    """As ``orders/billing``."""
     mode: str = ""
     """Recovery mode in the group settings; '' = there are none yet."""
     policy: str = ""
@@ -86,35 +76,32 @@ class GroupState:
     quarantined: int = 0
     released: int = 0
     dead_letters: int = 0
-    recovered: int = 0
-    """Since the group was first served."""
-    stale_writes_refused: int = 0
-    """Writes that were rejected, because their replica did not hold the lease any more."""
-    lost_payload: int = 0
-    """Pending entries that were found deleted, since the group was first served."""
-    lost_payload_ms: int = 0
-    """When the latest of them was found; 0 = never."""
-    lost_deliveries: int = 0
-    """Deliveries that were reported as lost for certain, since the last `reaper groups requeue --lost`."""
-    groups_lost: int = 0
-    """How often the group was found destroyed, or without all of its consumers."""
-    groups_lost_ms: int = 0
-    """When that was found last; 0 = never."""
     holder: str = ""
     """Value of the group's lease; '' = no replica holds it."""
     lease_left_ms: int = 0
-    token: int = 0
-    """Counts the terms of the group."""
     served_by: str = ""
     """ID of the live replica that holds the lease; among observers, of one that observes the group."""
     report: GroupReport | None = None
     """From that replica. If no replica holds the lease, from one that cannot serve the group."""
     reported_ms: int = 0
 
-    @property
-    def pair(self) -> str:
-        """The group in its written form ``orders/billing``."""
-        return f"{self.stream}/{self.group}"
+    # Counters that the scripts keep in the group settings, by their names there. Counts begin when the group is first
+    # served. 0 as a time is never.
+    token: int = 0
+    """Terms of the group."""
+    recovered: int = 0
+    refused: int = 0
+    """Writes that were rejected, because their replica did not hold the lease any more."""
+    lost_payload: int = 0
+    """Pending entries that were found deleted."""
+    lost_payload_ms: int = 0
+    """When the latest of them was found."""
+    lost_delivery: int = 0
+    """Deliveries that were reported as lost for certain, since the last `reaper groups requeue --lost`."""
+    groups_lost: int = 0
+    """How often the group was found destroyed, or without all of its consumers."""
+    groups_lost_ms: int = 0
+    """When that was found last."""
 
     @property
     def held_by(self) -> str:
@@ -129,7 +116,7 @@ class GroupState:
     @property
     def keys(self) -> GroupKeys:
         """The Redis keys of the group."""
-        return group_keys(self.stream, self.group)
+        return group_keys(*self.group.rsplit("/", 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,10 +148,6 @@ class Snapshot:
                 watched = max(ours.watched, theirs.watched)
                 found[pattern] = PatternCounts(watched=watched, held=ours.held + theirs.held, problems=problems)
         return found
-
-    def group(self, pair: str) -> GroupState | None:
-        """Return the state of ``stream/group``, or None for a group that was not read."""
-        return next((group for group in self.groups if group.pair == pair), None)
 
     @property
     def live(self) -> tuple[Replica, ...]:

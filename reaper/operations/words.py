@@ -1,7 +1,4 @@
-"""How durations and groups are written in output."""
-
-from collections.abc import Iterable
-from typing import Any
+"""How durations are written in output."""
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
@@ -13,11 +10,3 @@ def duration(milliseconds: int) -> str:
             amount = milliseconds / size
             return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
     return f"{milliseconds} ms"
-
-
-def with_group(facts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return facts for JSON, with the group as ``STREAM/GROUP``. A ``dict_factory`` of `dataclasses.asdict`."""
-    found = dict(facts)
-    if {"stream", "group"} <= found.keys():
-        found["group"] = f"{found.pop('stream')}/{found['group']}"
-    return found

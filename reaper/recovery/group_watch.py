@@ -293,9 +293,9 @@ class GroupWatch:
     def _pause_after(self, moved: DueMoves) -> float | None:
         quick, slow = RELEASE_POLL_S
         waits = moved.quarantined + moved.out > 0
-        self._poll_s = quick if not waits or moved.jobs or moved.settled else min(self._poll_s * 1.5, slow)
+        self._poll_s = quick if not waits or moved.released or moved.settled else min(self._poll_s * 1.5, slow)
         pauses = [self._poll_s] if waits else []
-        if moved.next_due_ms is not None and moved.next_due_ms <= self._interval_s * 1000:
+        if 0 <= moved.next_due_ms <= self._interval_s * 1000:
             pauses.append(moved.next_due_ms / 1000)
         return min(pauses, default=None)
 
@@ -322,8 +322,6 @@ class GroupWatch:
         report = self._notes.report
         timers = [source.timers for source in self._sources.values()]
         due = min([next_due for one in timers if (next_due := one.next_due()) is not None], default=None)
-        left_ms = None if due is None else due - monotonic_ms()
         report.timers = sum(map(len, timers))
-        report.next_due_ms = None if left_ms is None else max(0, left_ms)
-        report.late_ms = max(0, -(left_ms or 0))
+        report.late_ms = 0 if due is None else max(0, monotonic_ms() - due)
         return report

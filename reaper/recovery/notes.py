@@ -44,8 +44,7 @@ class GroupNotes:
     def __init__(self, group: WatchedGroup, changed: Callable[[], None] = lambda: None) -> None:
         """``changed`` is called when a refusal or a pause begins or ends, because others should know at once."""
         self.report = GroupReport(
-            stream=group.stream,
-            group=group.group,
+            group=group.keys.pair,
             visibility_ms=to_ms(group.visibility_timeout),
             max_deliveries=group.max_deliveries,
             redelivery=group.redelivery,
@@ -224,10 +223,10 @@ class GroupNotes:
         now = anyio.current_time()
         if moved.held:
             self._last_held_at = now
-            self.failed(MOVE_DUE, ResponseError(f"some jobs cannot be made ready, retrying: {moved.why}"))
+            self.failed(MOVE_DUE, ResponseError(f"some jobs cannot be made ready, retrying: {text(moved.why)}"))
         elif now - self._last_held_at > HELD_FOR_S:
             self.worked(MOVE_DUE)
-        self.report.recovered += len(moved.jobs)
+        self.report.recovered += bool(moved.released)
 
     # ---- false recoveries
 

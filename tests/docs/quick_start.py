@@ -115,7 +115,7 @@ async def play_tutorial(shells: Shells) -> None:
     status = watch.removeprefix("watch ")  # not every machine has `watch`, and it needs a terminal
 
     async def is_recovered() -> bool:
-        return "recovered 2 " in await _typed(shells, f"{export}\n{status}")
+        return "recovered 2" in await _typed(shells, f"{export}\n{status}")
 
     await wait_until(is_recovered, "the job is recovered")
     read, ack, settled = finish.splitlines()

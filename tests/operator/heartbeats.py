@@ -18,8 +18,7 @@ SELDOM_MS = 3_600_000
 def a_report(**values: Any) -> GroupReport:
     """Return what the holder of orders/billing says of it when all is well."""
     usual: dict[str, Any] = {
-        "stream": "orders",
-        "group": "billing",
+        "group": "orders/billing",
         "visibility_ms": 30_000,
         "max_deliveries": 3,
         "redelivery": "stream",
@@ -43,7 +42,7 @@ def a_replica(name: str, *reports: GroupReport, at_ms: int, **values: Any) -> Re
         "heartbeat_ms": 5_000,
         "watched": 1,
         "held": sum(bool(report.token) for report in reports),
-        "groups": {report.pair: report for report in reports},
+        "groups": {report.group: report for report in reports},
     }
     return Replica(**(usual | values))
 

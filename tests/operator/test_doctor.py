@@ -5,7 +5,6 @@ import shlex
 import pytest
 from redis.asyncio import Redis
 
-from reaper.operations.acl import Role
 from tests.conftest import StartServer
 from tests.operator.conftest import Command, run_command
 from tests.operator.heartbeats import SELDOM_MS, a_replica, a_report, hold, register
@@ -124,19 +123,6 @@ async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene,
     assert await _wrong(reaper) == [("mismatch", "worker w1: max_deliveries 3 is in force, 9 is set")]
 
 
-async def test_settings_that_are_not_in_force_are_found(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    wrong = await _wrong(reaper, *PAIR, "--visibility-timeout", "7")
-    assert wrong == [("settings", "these settings are not in force: visibility_ms 7000 (in force: 30000)")]
-
-
-async def test_a_consumer_with_deliveries_and_no_life_is_noted(scene: Scene, reaper: Command) -> None:
-    await scene.set_settings(policy="stream", visibility_ms=1, max_deliveries=3, recovery="reaper")
-    await hold(scene.client, a_report(visibility_ms=1, last_scan_ms=1), now_ms=await scene.now_ms())
-    await scene.stalled()
-    assert any("has been silent for" in text for text in await _notes(reaper, "group"))
-
-
 async def test_trimming_past_the_pending_entries_is_found(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     lost, _ = await scene.stalled(), await scene.stalled()
@@ -186,18 +172,9 @@ async def test_quiet_leaves_out_what_is_fine(scene: Scene, reaper: Command) -> N
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("role", Role)
-async def test_with_exactly_the_rights_of_a_role_it_says_what_it_could_not_see(
-    scene: Scene, server: RedisServer, reaper: Command, role: Role
-) -> None:
+async def test_the_rights_to_read_are_enough(scene: Scene, server: RedisServer, reaper: Command) -> None:
     await _served(scene)
-    printed = (await reaper("acl", role.value, *PAIR)).out.splitlines()[1]
+    printed = (await reaper("acl", "read-only", *PAIR)).out.splitlines()[1]
     await scene.client.execute_command(*shlex.split(printed))
-    url = f"redis://{role.value}:PASSWORD@127.0.0.1:{server.port}/0"
-    answer = await run_command(url, "doctor", "-o", "json", *PAIR)
-    assert answer.code == 0
-    unseen = {one["check"] for one in answer.data["findings"] if one["level"] == "unknown"}
-    wrong = {one["check"] for one in answer.data["findings"] if one["level"] == "wrong"}
-    blind = role in (Role.PRODUCER, Role.WORKER)
-    assert unseen == ({"replicas", "group"} if blind else set())
-    assert wrong == set()
+    answer = await run_command(f"redis://read-only:PASSWORD@127.0.0.1:{server.port}/0", "doctor", *PAIR)
+    assert answer.code == 0, answer.err

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reaper.operations.judgement import RECENT_MS, folded, judge, remarks, wrong
-from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState, replica_of
+from reaper.operations.state import Count, GroupState, Snapshot, SourceState, replica_of
 from reaper.reasons import ProblemKind
 from reaper.replicas import SCANNED, GroupReport, PatternCounts, Replica
 from reaper.settings import observers_of
@@ -23,8 +23,7 @@ def a_snapshot(*replicas: Replica, report: GroupReport | None = ALL_WELL, **grou
     reports = (report,) if report else ()
     replicas = replicas or (a_replica("alice", *reports, at_ms=NOW), a_replica("bob", at_ms=NOW))
     usual: dict[str, Any] = {
-        "stream": "orders",
-        "group": "billing",
+        "group": "orders/billing",
         "visibility_ms": 30_000,
         "main": SourceState(exists=True),
         "holder": HOLDER,
@@ -302,7 +301,7 @@ def test_every_problem_is_told() -> None:
         mismatches=("m",),
         lost_payload=1,
         lost_payload_ms=NOW,
-        lost_deliveries=1,
+        lost_delivery=1,
         groups_lost=1,
         groups_lost_ms=NOW,
         retry=WAITING,
@@ -336,7 +335,7 @@ def test_notes_tell_what_may_matter_soon() -> None:
         alice,
         dead,
         report=ALL_WELL,
-        main=SourceState(exists=True, silent=(SilentConsumer("w1", 3, 61_000),)),
+        main=SourceState(exists=True),
         recovery_wait=RecoveryWait(2_500, 41_000),
     )
     drained = replace(snapshot, drained={"alice-1-abc": NOW + 90_000})
@@ -346,7 +345,6 @@ def test_notes_tell_what_may_matter_soon() -> None:
         "replica alice-1-abc is drained for 1.5 min more. `reaper drain alice-1-abc --undo` ends this.",
         "replica dave-1-abc has not registered for 1.0 min",
         "orders/billing: recovery waits 2.5 s: no heartbeat could be served for 41 s",
-        "orders/billing: consumer w1 has 3 deliveries and has been silent for 1.0 min",
     )
 
 
@@ -380,7 +378,7 @@ def test_what_is_said_of_many_groups_is_said_once() -> None:
     replicas = a_replica("alice", ALL_WELL, at_ms=NOW), a_replica("bob", at_ms=NOW)
     young = a_snapshot(*replicas, report=ALL_WELL, recovery_wait=RecoveryWait(2_500, 41_000))
     (one,) = young.groups
-    many = replace(young, groups=tuple(replace(one, stream=f"orders-{number}") for number in range(50)))
+    many = replace(young, groups=tuple(replace(one, group=f"orders-{number}/billing") for number in range(50)))
     (line,) = notes(many)
     assert line == (
         "orders-0/billing, orders-1/billing, orders-2/billing and 47 more groups: recovery waits 2.5 s: no heartbeat "

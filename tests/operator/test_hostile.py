@@ -86,7 +86,7 @@ async def hostile(client: Redis) -> Scene:
     await client.hset(KEYS.watched, EVIL_BYTES, EVIL_BYTES)
     await client.zadd(keys.schedule, {EVIL_BYTES: 1, b"x" + EVIL_BYTES: 2**52})
     await client.hset(keys.quarantine, EVIL_BYTES, EVIL_BYTES)
-    await _hold(scene, a_report(stream=STREAM, group=GROUP, refusal=EVIL, error=EVIL, redelivery=EVIL, held=3))
+    await _hold(scene, a_report(group=f"{STREAM}/{GROUP}", refusal=EVIL, error=EVIL, redelivery=EVIL, held=3))
     return scene
 
 
@@ -157,7 +157,6 @@ async def test_on_a_terminal_only_our_colours_are_there(server: RedisServer) -> 
         ("dead-letters", "show", "a\x1b[2J/b\u202e", "1-1"),
         ("dead-letters", "redrive", "a/b", "\x1b[2J"),
         ("explain", "\x1b[2J\udcff\u202e", "--groups", "orders/billing"),
-        ("acl", "--user", "\x1b[2J\nforged", "--groups", "orders/billing"),
     ],
 )
 @pytest.mark.usefixtures("client")

@@ -60,7 +60,7 @@ async def printed(scene: Scene, server: RedisServer, name: str) -> Any:
     """Return what a command prints of a service with some troubles."""
     now = await scene.now_ms()
     await scene.set_settings(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper")
-    report = a_report(last_scan_ms=now - 200, timers=1, next_due_ms=9_000, recovered=5)
+    report = a_report(last_scan_ms=now - 200, timers=1, recovered=5)
     await hold(scene.client, report, now_ms=now, server="Redis 8.2.3")
     letter = await give_up(scene, "order", 17)
     await scene.stalled("order", 18, "reaper.job", "order-17")

@@ -26,7 +26,7 @@ BILLING = WatchedGroup(
     max_deliveries=3,
     redelivery=Redelivery.STREAM,
 )
-REPORT = GroupReport(stream="orders", group="billing", visibility_ms=30_000, max_deliveries=3, redelivery="stream")
+REPORT = GroupReport(group="orders/billing", visibility_ms=30_000, max_deliveries=3, redelivery="stream")
 
 
 @pytest.fixture

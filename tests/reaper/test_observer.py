@@ -27,7 +27,7 @@ class Observed:
     def __init__(self, scene: Scene, redelivery: Redelivery = Redelivery.STREAM) -> None:
         self.scene = scene
         self.report = GroupReport(
-            stream="orders", group="billing", visibility_ms=VISIBILITY_MS, max_deliveries=3, redelivery=redelivery
+            group="orders/billing", visibility_ms=VISIBILITY_MS, max_deliveries=3, redelivery=redelivery
         )
         group = WatchedGroup(
             stream="orders",

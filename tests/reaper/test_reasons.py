@@ -12,7 +12,7 @@ NOW = 1_766_000_000_000
 
 def report(stream: str = "well", **found: Any) -> GroupReport:
     usual: dict[str, Any] = {"visibility_ms": 30_000, "max_deliveries": 3, "redelivery": "stream", "token": 7}
-    return GroupReport(stream=stream, group="g", **(usual | {"last_scan_ms": NOW, "scan_interval_ms": 1_000} | found))
+    return GroupReport(group=f"{stream}/g", **(usual | {"last_scan_ms": NOW, "scan_interval_ms": 1_000} | found))
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_what_a_replica_says_has_at_most_8_kb() -> None:
     reports = [report(f"{number:02}{'s' * 180}", error=long, refusal="several_groups") for number in range(20)]
     replica = Replica(
         id="a-1", name="a", host="h", pid=1, version="1", started_ms=0, at_ms=NOW, heartbeat_ms=5_000,
-        watched=20, held=20, groups={one.pair: one for one in reports},
+        watched=20, held=20, groups={one.group: one for one in reports},
     )  # fmt: skip
     written = replica.to_json()
     read = Replica.from_json(written)
     assert len(written.encode()) <= MOST_BYTES
     assert 5 < len(read.groups) < 20
-    assert list(read.groups) == [one.pair for one in reports][: len(read.groups)]
-    assert (read.watched, read.held, read.groups[reports[0].pair].error) == (20, 20, long[:300])
+    assert list(read.groups) == [one.group for one in reports][: len(read.groups)]
+    assert (read.watched, read.held, read.groups[reports[0].group].error) == (20, 20, long[:300])

@@ -27,7 +27,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.web.conftest import Served
 from workers import Job, Worker
-from workers.health import serving_health as serving_worker
+from workers.cli import serving_health as serving_worker
 from workers.protocol.connection import commands_client, connection_of_ones_own
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
@@ -320,7 +320,7 @@ async def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch) ->
 async def test_without_a_port_nothing_is_served_or_imported(processes: Processes) -> None:
     program = processes.python(
         "-c",
-        "import sys, reaper.process, workers.health; print([m for m in ('starlette', 'uvicorn') if m in sys.modules])",
+        "import sys, reaper.process, workers.cli; print([m for m in ('starlette', 'uvicorn') if m in sys.modules])",
     )
     assert (await program.wait(), program.output) == (0, "[]\n")
 
