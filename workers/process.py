@@ -18,11 +18,9 @@ from workers.loop.heartbeat import Begin, Heartbeat, begin_thread
 from workers.loop.in_flight import Delivery
 from workers.loop.isolation import Isolation
 from workers.loop.reading import Reader
-from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Gatherer, Slots
-from workers.protocol.calls.membership import GroupSettings
 from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words
@@ -64,6 +62,7 @@ class WorkerProcess:
         self._runners = anyio.create_task_group()
         # ---- the parts
         self._context = context = WorkerContext.make(settings, callbacks)
+        self.consumer, self.counts = context.consumer, context.reporter.counts
         self._upkeep = Upkeep(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)
         self._heartbeat = Heartbeat(context, begin)
@@ -164,39 +163,22 @@ class WorkerProcess:
     # ---- state, read by other threads too
 
     @property
-    def consumer(self) -> str:
-        """Our name in the group."""
-        return self._context.consumer
-
-    @property
-    def counts(self) -> Counts:
-        """The counts of finished work."""
-        return self._context.reporter.counts
-
-    @property
     def has_joined(self) -> bool:
         """Whether the group was joined and its settings are known."""
         return self._context.membership.joins > 0
-
-    @property
-    def has_worked(self) -> bool:
-        """A read of the group has succeeded, as well as joining it."""
-        return self.has_joined and self._reader.has_read
 
     @property
     def refusals(self) -> list[str]:
         """The calls that Redis rejects now, as ``part: reason``. Empty if it rejects none."""
         return self._context.reporter.troubles.refusals
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether it is stopping, or has ended."""
-        return self.finished or self._stop_asked.is_set()
-
-    @property
-    def group_settings(self) -> GroupSettings:
-        """The group's settings. Only after joining."""
-        return self._context.membership.group_settings
+    def obstacles(self) -> list[str]:
+        """Return why the worker is not ready: it must have read from its group, and must not be stopping."""
+        if self.finished or self._stop_asked.is_set():
+            return ["the worker is stopping"]
+        if self.refusals:
+            return [f"Redis rejects a call: {why}" for why in self.refusals]
+        return [] if self.has_joined and self._reader.has_read else ["the worker has not read from its group yet"]
 
     def in_hand(self) -> list[Delivery]:
         """Return the deliveries that are queued, run, or wait for their settlement."""
@@ -237,7 +219,7 @@ class WorkerProcess:
             await self._check_claim(settings.redelivery)
             await membership.join()
             await self._check_claim(membership.group_settings.redelivery)
-            if settings.adopts:
+            if settings.name:
                 await self._adoption.look_for_earlier_processes()
         except (RedisError, OSError) as error:
             raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}") from error

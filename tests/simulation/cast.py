@@ -300,7 +300,7 @@ class OurWorker(Actor):
         """
         if self._worker is None:
             return 0.0
-        own_s = self._worker.group_settings.visibility_timeout.total_seconds()
+        own_s = self._worker._context.membership.group_settings.visibility_timeout.total_seconds()
         in_force = self.world.server.keys.values.get(KEYS.settings.encode())
         if not isinstance(in_force, dict):
             return own_s
