@@ -53,10 +53,8 @@ def acl(
     groups = [group.keys for group in settings.groups]
     rules = [rules_of(one, mode, groups, [settings.namespace_keys], url=settings.redis_url) for one in roles]
     if machine:
-        show_json([{"role": one.role, "rules": one.words, "from_redis_8_8": one.newer} for one in rules])
+        show_json([{"role": one.role, "rules": one.words} for one in rules])
         return
     for one in rules:
         name = user or one.role.value
         show(f"# {one.role}", acl_line(name, ["on", ">PASSWORD", *one.words]), whole=True)
-        if one.newer:
-            show("# for redelivery in place, on Redis 8.8 and later:", f"# {acl_line(name, one.newer)}", whole=True)

@@ -307,9 +307,9 @@ class GroupWatch:
     def _pause_after(self, moved: DueMoves) -> float | None:
         quick, slow = RELEASE_POLL_S
         waits = moved.quarantined + moved.out > 0
-        self._poll_s = quick if not waits or moved.jobs or moved.settled else min(self._poll_s * 1.5, slow)
+        self._poll_s = quick if not waits or moved.released or moved.settled else min(self._poll_s * 1.5, slow)
         pauses = [self._poll_s] if waits else []
-        if moved.next_due_ms is not None and moved.next_due_ms <= self._interval_s * 1000:
+        if 0 <= moved.next_due_ms <= self._interval_s * 1000:
             pauses.append(moved.next_due_ms / 1000)
         return min(pauses, default=None)
 

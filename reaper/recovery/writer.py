@@ -14,7 +14,7 @@ from reaper.failpoints import failpoint
 from reaper.settings import WatchedGroup
 from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
-from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind, read_refusal
+from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text, whole_number
 from workers.protocol.scripts import load_script
@@ -83,9 +83,9 @@ class GroupWriter:
 
         ``consumer`` held them in ``source``. Returns the lost ones.
         """
-        words = self.moves.spell_for_all(source, consumer, int(is_certain), *entry_ids)
-        reply = await REPORT_LOST.run(self.reads, *words)
-        return list(reply[1:]) if reply[0] == b"ok" else read_refusal(reply)
+        return await self.moves.run(
+            REPORT_LOST, lambda *lost: list(lost), self.reads, source, consumer, int(is_certain), *entry_ids
+        )
 
     async def consumers(self, source: str) -> set[bytes]:
         """Return the group's consumers in ``source``."""

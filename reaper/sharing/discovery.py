@@ -17,7 +17,7 @@ from reaper.replicas import SCANNED
 from reaper.settings import GroupSettings, ReaperSettings, redis_pattern
 from reaper.watched import change_watched, read_found
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.keys import NamespaceKeys, check_apart, group_keys, split_pair
+from workers.protocol.keys import NamespaceKeys, group_keys, split_pair
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, in_words, is_nothing_there, is_outage, meaning_of
 from workers.protocol.messages import text
@@ -212,9 +212,7 @@ def fitting(names: Collection[str], settings: ReaperSettings) -> dict[str, list[
     """Return the patterns that find each stream, without streams whose names cannot be used."""
     found = {}
     for name in names:
-        patterns = [
-            pattern for pattern in settings.patterns if pattern.finds(name) and _is_usable(name, pattern, settings)
-        ]
+        patterns = [pattern for pattern in settings.patterns if pattern.finds(name) and _is_usable(name, pattern)]
         if patterns:
             found[name] = patterns
     return found
@@ -230,11 +228,10 @@ def _names(pair: str) -> tuple[str, str]:
     return split_pair(pair) or ("", "")
 
 
-def _is_usable(name: str, pattern: GroupSettings, settings: ReaperSettings) -> bool:
+def _is_usable(name: str, pattern: GroupSettings) -> bool:
     if name.endswith(f":retry:{pattern.group}") and "{" in name:
         return False  # the retry stream of another stream, and its group has the same name
     try:
-        check_apart(settings.namespace_keys.namespace, name)
         group_keys(name, pattern.group)
     except ConfigurationError:
         return False

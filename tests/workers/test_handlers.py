@@ -30,7 +30,7 @@ from tests.workers.scene import (
 from workers import ConfigurationError, Job, Reject, Report, Retry, Worker
 from workers.loop.execution import ACKED, REASON_MAX_DELIVERIES, execute
 from workers.loop.handlers import Handler, checked, invoker
-from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.protocol.calls.moves import Outcome, Verdict
 from workers.testing import Acknowledged, Failed, run_handler
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from workers.loop.in_flight import Delivery, Source
 from workers.loop.job import Job
 from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
-from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.protocol.calls.moves import Outcome, Verdict
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import FIELD_COPIES, FIELD_DELIVERIES, FIELD_JOB
 from workers.runtime.settings import Section
