@@ -48,7 +48,7 @@ class WorkerProcess:
         self,
         settings: WorkerSettings,
         handlers: Handlers,
-        callbacks: Callbacks[str],
+        callbacks: Callbacks,
         begin: Begin = begin_thread,
     ) -> None:
         """``begin`` is for the heartbeat. Raises ConfigurationError if the handlers cannot run jobs."""
@@ -89,13 +89,17 @@ class WorkerProcess:
 
         Raises HandlerExitError if a handler or a callback has raised SystemExit or KeyboardInterrupt.
         """
+        reporter = self._context.reporter
         receiver = received(signal.SIGTERM, signal.SIGINT) if handle_signals else nullcontext()
         with receiver as signals:
             try:
                 async with anyio.create_task_group() as tasks:
                     if signals is not None:
                         tasks.start_soon(self._obey, signals)
-                    if await self._joined():
+                    with self._joining:
+                        await once_served(self._join, lambda why: reporter.failed(JOINING, why))
+                        reporter.works(JOINING)
+                    if not self._joining.cancelled_caught:
                         await self._serve(task_status)
                     tasks.cancel_scope.cancel()
             except BaseExceptionGroup as group:
@@ -108,15 +112,6 @@ class WorkerProcess:
                 self.finished = True
             if not self._stop_asked.is_set():
                 raise RuntimeError("worker stopped unexpectedly: an internal task was cancelled.")
-
-    async def _joined(self) -> bool:
-        """Join the group. Return False if the worker was stopped before."""
-        reporter = self._context.reporter
-        with self._joining:
-            await once_served(self._join, lambda why: reporter.failed(JOINING, why))
-            reporter.works(JOINING)
-            return True
-        return False
 
     async def _serve(self, task_status: TaskStatus[None]) -> None:
         membership = self._context.membership
@@ -246,16 +241,13 @@ class WorkerProcess:
         self._context.telemetry.close()
         self._runner.expires = False
         await self._heartbeat.stop()
-        self._count_what_is_left()
+        self.counts.abandoned = left = len(self.in_hand())
+        if left:
+            logger.warning("worker leaves jobs pending: %s", fields(consumer=self.consumer, jobs=left))
+        logger.info("worker stopped: %s", fields(consumer=self.consumer, **self.counts.facts()))
         with anyio.move_on_after(FAREWELL_S):
             await self._callbacks.drain()
             try:
                 await self._adoption.leave()
             except (RedisError, OSError) as error:
                 logger.debug("consumer was not removed: %s", fields(consumer=self.consumer, cause=error))
-
-    def _count_what_is_left(self) -> None:
-        self.counts.abandoned = left = len(self.in_hand())
-        if left:
-            logger.warning("worker leaves jobs pending: %s", fields(consumer=self.consumer, jobs=left))
-        logger.info("worker stopped: %s", fields(consumer=self.consumer, **self.counts.facts()))

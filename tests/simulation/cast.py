@@ -213,7 +213,7 @@ class OurWorker(Actor):
 
             return end
 
-        callbacks: Callbacks[str] = Callbacks(EVENTS)
+        callbacks: Callbacks = Callbacks(EVENTS)
         callbacks.on("error")(self._hear)
         callbacks.on("refused")(self._hear_refusal)
         self._worker = WorkerProcess(self._settings, Handlers(stage.handle), callbacks, begin)

@@ -87,7 +87,12 @@ async def health_server(
         raise ConfigurationError(
             "health_port needs packages that are not installed. Run pip install '.[web]' in your clone."
         ) from error
-    listener = _listen(host, port)
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on health_port {port} of {host}: {error.strerror or error}. Set health_port or health_host."
+        ) from error
     bound: int = listener.getsockname()[1]
     thread = threading.Thread(target=_serve, args=(server, listener, (probing, reading)), name="health", daemon=True)
     thread.start()
@@ -100,17 +105,6 @@ async def health_server(
         server.should_exit = True
         with anyio.CancelScope(shield=True), anyio.move_on_after(END_S):
             await to_thread.run_sync(thread.join, abandon_on_cancel=True)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on health_port {port} of {host}: {error.strerror or error}. Set health_port or health_host."
-        ) from error
-    return listener
 
 
 def _serve(server: "Server", listener: socket.socket, clients: Iterable[Redis]) -> None:
