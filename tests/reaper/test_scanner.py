@@ -49,7 +49,7 @@ class Watched:
         return await self._client.execute_command(*words)
 
     async def tick(self) -> int:
-        """Read the page behind the highest ID seen, as a tick does. Return how many rows it has."""
+        """Read the page behind the highest ID that was seen. Return the number of rows."""
         rows = await self.execute_command("XPENDING", "orders", "billing", self.scanner.after, "+", PAGE)
         self.scanner.saw(rows)
         return len(rows)
@@ -62,7 +62,7 @@ class Watched:
 
 
 class Rows:
-    """Answers with rows that no server at hand can have."""
+    """Answers with rows that no supported server has."""
 
     def __init__(self, rows: Sequence[Sequence[Any]]) -> None:
         self._rows = rows
@@ -252,7 +252,7 @@ async def test_what_was_recovered_while_a_page_was_on_its_way_is_not_watched_aga
 
 
 async def test_what_nobody_held_was_dropped_with_no_consumer() -> None:
-    """Given back by XNACK (Redis 8.8), then taken and settled: nothing of it is lost."""
+    """An entry that a worker released by XNACK (Redis 8.8) and another one settled is not lost."""
     rows = [[b"1-1", b"", -1, 2], [b"2-1", b"w1", 5, 1]]
     watched = Watched(Rows(rows))
     await watched.scanner.full()
