@@ -12,7 +12,6 @@ from reaper.settings import ReaperSettings
 from reaper.web.serve import serving_health
 from workers.protocol.log_fields import fields
 from workers.runtime.children import received
-from workers.runtime.event_loop import collect_seldom
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +22,6 @@ async def serve(settings: ReaperSettings) -> None:
     The first SIGTERM or SIGINT hands the leases over and returns. The second one ends the process at once. Raises
     UnreachableError or UnsupportedServerError at the start.
     """
-    collect_seldom()
     reaper = Reaper(settings)
     async with anyio.create_task_group() as tasks:
         await tasks.start(_obey_signals, reaper)

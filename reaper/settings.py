@@ -12,7 +12,7 @@ from pydantic_settings import NoDecode
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_REDELIVERY, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
-from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys, split_pair
+from workers.protocol.keys import GroupKeys, NamespaceKeys, group_keys, namespace_keys, split_pair
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
 from workers.runtime.settings import (
     SHORTEST_INTERVAL,
@@ -207,10 +207,8 @@ class ReaperSettings(ProgramSettings):
         return groups
 
     @model_validator(mode="after")
-    def _check_relations(self) -> Self:
-        namespace = self.namespace_keys.namespace
-        for group in self.groups:
-            check_apart(namespace, group.stream)
+    def _check_namespace(self) -> Self:
+        namespace_keys(self.namespace_keys.namespace)  # raises where a key of it cannot work
         return self
 
     @property

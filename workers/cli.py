@@ -5,31 +5,37 @@ import os
 import sys
 import threading
 import time
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from workers.health import serving_health
 from workers.program import load_worker
 from workers.protocol.errors import HandlerExitError
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import first_of
-from workers.runtime.event_loop import collect_seldom, run_in_loop
+from workers.runtime.event_loop import run_in_loop
+from workers.runtime.health_server import health_server
 from workers.runtime.logs import log_to_stderr
-from workers.runtime.options import Program, errors_as_sentences, examples, help_end, log_options, settings_options
+from workers.runtime.options import (
+    NEGATIVE_EXIT,
+    Program,
+    errors_as_sentences,
+    examples,
+    help_end,
+    log_options,
+    settings_options,
+)
 from workers.settings import WorkerSettings
 from workers.telemetry.setup import exported
 from workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-FORCED_EXIT = 1
-"""Exit code if a second signal ended the worker before its jobs were settled."""
 END_S = 2.0
 """How long threads, tasks and child processes that handlers left may take to end, once the worker has stopped."""
-FAILED_EXIT = 1
-"""Exit code if a function of the program raised SystemExit or KeyboardInterrupt."""
 
 
 @click.group(
@@ -70,28 +76,38 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
 def _work(worker: Worker) -> int:
     """Run the worker until its end, and return the exit code."""
     try:
-        run_in_loop(_run, worker)
-    except HandlerExitError:  # its job is logged
-        return FAILED_EXIT
+        return run_in_loop(_run, worker)
     except (SystemExit, KeyboardInterrupt):
         left = worker.process.in_hand() if worker.process else []
         jobs = first_of([held.raw_id for held in left]) or "-"
         logger.exception("a task of the program stopped the worker: %s", fields(pending_jobs=jobs))
-        return FAILED_EXIT
-    return FORCED_EXIT if worker.was_forced else 0
+        return NEGATIVE_EXIT
 
 
-async def _run(worker: Worker) -> None:
-    collect_seldom()
-    code = FAILED_EXIT
+async def _run(worker: Worker) -> int:
+    code = NEGATIVE_EXIT
     try:
         with exported("worker", shows_metrics=worker.settings.health_port is not None):
             async with serving_health(worker):
                 await worker.run(handle_signals=True)
-        code = FORCED_EXIT if worker.was_forced else 0
+        code = NEGATIVE_EXIT if worker.was_forced else 0
+    except HandlerExitError:  # its job is logged
+        return code
     finally:
         if worker.process and worker.process.has_joined:
             threading.Thread(target=_end, args=(code,), daemon=True).start()
+    return code
+
+
+def serving_health(worker: Worker) -> AbstractAsyncContextManager[int | None]:
+    """Serve the worker's health while the block runs, if `health_port` is set. Yields the port."""
+    settings = worker.settings
+    host, port = settings.health_host, settings.health_port
+    return health_server(host, port, settings.redis_url, settings.keys.stream, partial(_obstacles, worker))
+
+
+def _obstacles(worker: Worker) -> list[str]:
+    return worker.process.obstacles() if worker.process else ["the worker has not begun to join its group"]
 
 
 def _end(code: int) -> None:

@@ -15,7 +15,7 @@ from redis import Redis
 from workers.new_jobs import Fields, NewJob
 from workers.outbox import BaseProducer, EnqueueCall, JobId
 from workers.protocol.calls.enqueueing import enqueue_blocking
-from workers.protocol.connection import blocking_client, drop_idle_blocking
+from workers.protocol.connection import blocking_client
 from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
 
@@ -72,5 +72,5 @@ class SyncProducer(BaseProducer[Redis]):
                 return call.ids(enqueue_blocking(self._client, call.request))
             except Exception as error:  # noqa: BLE001 - raised again, unless it is an outage
                 pause = call.pause_after(error)
-                drop_idle_blocking(self._client, error)
+                self._client.connection_pool.disconnect(inuse_connections=False)
                 sleep(pause)

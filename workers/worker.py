@@ -1,8 +1,7 @@
 """The worker of a program. The program creates it at import time, and a command or the program runs it."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast, overload
@@ -50,18 +49,19 @@ class Worker:
         **arguments: Any,
     ) -> None:
         given = {"stream": stream, "group": group, **arguments}
-        self._arguments = {name: value for name, value in given.items() if value is not None}
+        self.arguments = {name: value for name, value in given.items() if value is not None}
+        """The arguments of the program. Flags, environment and file override them."""
         if settings is not None:
-            if self._arguments:
+            if self.arguments:
                 raise ConfigurationError("a worker takes settings or arguments. Use settings.model_copy(update=…).")
-            self._arguments = {name: getattr(settings, name) for name in settings.model_fields_set}
+            self.arguments = {name: getattr(settings, name) for name in settings.model_fields_set}
         self._settings = settings
         self.handlers = Handlers()
         """What the program has registered to run its jobs, for `workers.testing`."""
-        self._callbacks: Callbacks[str] = Callbacks(EVENTS)
+        self._callbacks = Callbacks(EVENTS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.process: WorkerProcess | None = None
-        """The current or last run, for `workers.health`; None where there was none."""
+        """The current or last run, for `workers.cli`; None where there was none."""
 
     # ---- set up by the program
 
@@ -142,21 +142,7 @@ class Worker:
         Raises:
             ConfigurationError: The settings are invalid.
         """
-        self._settings = load_settings(WorkerSettings, flags=flags, file=file, arguments=self._arguments)
-
-    @property
-    def arguments(self) -> Mapping[str, Any]:
-        """The arguments of the program. Flags, environment and file override them."""
-        return self._arguments
-
-    @contextmanager
-    def going_by(self, settings: WorkerSettings) -> Iterator[None]:
-        """Use exactly ``settings`` while the block runs. `workers.testing` needs this."""
-        before, self._settings = self._settings, settings
-        try:
-            yield
-        finally:
-            self._settings = before
+        self._settings = load_settings(WorkerSettings, flags=flags, file=file, arguments=self.arguments)
 
     # ---- running
 

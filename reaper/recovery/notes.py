@@ -223,10 +223,10 @@ class GroupNotes:
         now = anyio.current_time()
         if moved.held:
             self._last_held_at = now
-            self.failed(MOVE_DUE, ResponseError(f"some jobs cannot be made ready, retrying: {moved.why}"))
+            self.failed(MOVE_DUE, ResponseError(f"some jobs cannot be made ready, retrying: {text(moved.why)}"))
         elif now - self._last_held_at > HELD_FOR_S:
             self.worked(MOVE_DUE)
-        self.report.recovered += len(moved.jobs)
+        self.report.recovered += bool(moved.released)
 
     # ---- false recoveries
 

@@ -13,14 +13,15 @@ from workers.protocol.calls.moves import (
     HeartbeatAnswer,
     HeartbeatEntry,
     Moves,
+    Outcome,
     Settled,
     SettleEntry,
     SettleResult,
+    Verdict,
 )
 from workers.protocol.calls.recovery import Outcome as Recovered
 from workers.protocol.calls.recovery import Recovery
 from workers.protocol.calls.refusals import Refusal, RefusalKind
-from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.keys import group_keys
 
 pytestmark = [pytest.mark.anyio, pytest.mark.contract]
@@ -82,7 +83,7 @@ async def test_the_holder_recovers_and_moves_what_is_due(group_moves: GroupMoves
     assert (done.next_page, [row.outcome for row in done.rows]) == ("", [Recovered.REDELIVERED] * 3)
     assert await other.recover(client, STREAM, ids) == Refusal(RefusalKind.STALE, LEASE)
     board.age()
-    assert await group_moves.move_due(client) == DueMoves()
+    assert await group_moves.move_due(client) == DueMoves(released=[])
     assert await other.move_due(client) == Refusal(RefusalKind.STALE, LEASE)
 
 
@@ -97,4 +98,4 @@ async def test_an_embedded_worker_recovers_by_the_page(
     page = await walker.recover_page(client, STREAM, consumer=B, page="-")
     assert isinstance(page, Recovery)
     assert (page.next_page, [row.entry_id for row in page.rows]) == ("(" + ids[1].decode(), ids[:2])
-    assert await replace(walker, journal_limit=0).move_due(client) == DueMoves()
+    assert await replace(walker, journal_limit=0).move_due(client) == DueMoves(released=[])

@@ -45,7 +45,7 @@ async def test_a_worker_that_gives_back_in_place_refuses_before_there_are_group_
         async with running_worker(server.url, Handler(), recovery="embedded", redelivery="in-place"):
             pytest.fail("it works")
     assert str(refusal.value.exceptions[0]) == (
-        "cannot join group orders/billing: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4): this server "
-        "does not support it. Use redelivery 'stream' or 'retry-stream'."
+        "cannot join group orders/billing: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4) and the "
+        "permission for it. Use redelivery 'stream' or 'retry-stream', or apply the rules that `reaper acl` prints."
     )
     assert await dump(client) == before

@@ -95,13 +95,6 @@ def test_a_value_is_not_quoted_because_it_can_be_a_password(tmp_path: Path) -> N
     ("toml", "sentence"),
     [
         (
-            'groups = "reaper/billing"',
-            (
-                "stream 'reaper' has the name of the namespace, so both would use the key '{reaper}:journal'. Choose "
-                "another namespace."
-            ),
-        ),
-        (
             'groups = "{orders}/billing"',
             (
                 "stream '{orders}' is only a hash tag, so its keys would be those of stream "

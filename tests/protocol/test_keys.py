@@ -14,7 +14,6 @@ from workers.protocol.keys import (
     MAX_NAME_LENGTH,
     TYPES,
     GroupKeys,
-    check_apart,
     group_keys,
     namespace_keys,
     stream_keys,
@@ -54,7 +53,7 @@ def test_keys_are_spelt_as_documented() -> None:
         "{prod}:drained",
         "{prod}:watched",
         "{prod}:scanned",
-        "{prod}:journal",
+        "{prod}:drills:journal",
     )
 
 
@@ -105,12 +104,6 @@ def test_a_group_that_cannot_work_is_refused_by_name() -> None:
 def test_a_namespace_that_cannot_work_is_refused(namespace: str) -> None:
     with pytest.raises(ConfigurationError, match="namespace"):
         namespace_keys(namespace)
-
-
-def test_a_stream_may_not_have_the_name_of_the_namespace() -> None:
-    with pytest.raises(ConfigurationError, match="another namespace"):
-        check_apart("orders", "orders")
-    check_apart("reaper", "orders")
 
 
 def test_a_pair_reads_as_people_write_it() -> None:

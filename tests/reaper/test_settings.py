@@ -138,14 +138,6 @@ def test_a_pair_that_is_none_is_refused_with_an_example(pair: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("observe", "stream"), [(False, "reaper"), (True, "reaper-observe")])
-def test_a_stream_that_would_share_the_journal_of_the_namespace_is_refused(observe: bool, stream: str) -> None:
-    assert complaint(groups=f"{stream}/billing", observe=observe) == (
-        f"stream '{stream}' has the name of the namespace, so both would use the key '{{{stream}}}:journal'. "
-        "Choose another namespace."
-    )
-
-
 @pytest.mark.parametrize("namespace", ["a:b", "a{b", "a}b"])
 def test_a_namespace_that_would_break_keys_is_refused(namespace: str) -> None:
     assert complaint(namespace=namespace) == (

@@ -17,7 +17,11 @@ STALE = [None, "bob.a1b2c3d4@10000", "alice-1-abc.0a@5000", "alice-1-abc.00@1000
 async def maintain(scene: Scene, silence_ms: int | str = "", *, lease: str = HOLDER) -> Any:
     """Run ``maintain_group``."""
     words = GroupCalls(scene.keys, 1_000).spell("orders", lease, 7, silence_ms, more_keys=[scene.keys.lease])
-    return await load_script("workers.protocol", "maintain_group").run(scene.client, *words)
+    code, *found = await load_script("workers.protocol", "maintain_group").run(scene.client, *words)
+    if code != b"ok":
+        return [code, *found]
+    deleted, lost, *numbers = found
+    return [code, len(deleted), *numbers, *deleted, *lost]
 
 
 async def report_lost(scene: Scene, *ids: str, is_certain: bool = True, source: str = "") -> Any:

@@ -112,7 +112,7 @@ def test_workers_that_do_not_start_without_a_right_are_there_again_once_it_is_gi
     ended: list[str] = []
     outcome = play(
         replace(STORY, setting=setting, steps=steps),
-        lambda _, what: ended.append(what) if "lacks the permission" in what else None,
+        lambda _, what: ended.append(what) if "the permission for it" in what else None,
     )
     assert outcome.violations == ()
     assert ended != []

@@ -19,7 +19,7 @@ from workers.loop.execution import (
     judge,
 )
 from workers.loop.handlers import Handler, invoker, is_async
-from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.protocol.calls.moves import Outcome, Verdict
 from workers.runtime.user_code import MAX_TEXT, describe
 
 pytestmark = pytest.mark.anyio

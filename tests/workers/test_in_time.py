@@ -20,8 +20,7 @@ from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.isolation import Isolation
 from workers.loop.membership import Membership
 from workers.loop.runner import Runner
-from workers.protocol.calls.moves import HeartbeatAnswer, HeartbeatEntry
-from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.protocol.calls.moves import HeartbeatAnswer, HeartbeatEntry, Outcome, Verdict
 from workers.runtime.clock import going_by, monotonic
 from workers.runtime.redis_failures import RedisFailures
 

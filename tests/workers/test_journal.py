@@ -10,7 +10,7 @@ from workers import Job
 from workers.loop.execution import ACKED, Reject, Retry
 from workers.loop.facts import DeliveryFacts
 from workers.loop.in_flight import Delivery
-from workers.protocol.calls.settlement import Verdict
+from workers.protocol.calls.moves import Verdict
 from workers.protocol.events import decode_entry
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.clock import going_by

@@ -40,7 +40,6 @@ def test_the_group_settings_are_not_set_by_default() -> None:
         ({"group_start": "٣"}, "Write '0', '\\$' or an entry ID"),
         ({"visibility_timeout": "0.09"}, "'visibility_timeout' .* too short"),
         ({"journal_maxlen": "99999999999999999999999"}, "'journal_maxlen' .* less than or equal to 1000000000000"),
-        ({"health_host": "\udcff"}, r"'health_host' .*\. Write UTF-8 text."),
         ({"visibility_timeout": "0"}, "visibility_timeout"),
         ({"stream": "{orders}"}, "only a hash tag"),
     ],
@@ -50,9 +49,8 @@ def test_settings_that_cannot_work_are_refused_with_a_sentence(flags: dict[str, 
         load(**flags)
 
 
-def test_a_configured_name_adopts_and_a_host_name_does_not() -> None:
-    assert load(name="billing-1").adopts
-    assert not load().adopts
+def test_the_name_is_the_configured_one_or_that_of_the_host() -> None:
+    assert load(name="billing-1").base_name == "billing-1"
     assert load().base_name
 
 

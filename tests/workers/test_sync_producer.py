@@ -6,13 +6,11 @@ Its requests and rejections, and that a job is enqueued once, are tested in `tes
 import json
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import anyio
 import pytest
 import redis
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from tests.conftest import StartProxy, StartServer
@@ -21,8 +19,6 @@ from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from workers import SyncProducer, UnreachableError
 from workers.protocol.calls.enqueueing import ENQUEUE
-from workers.protocol.connection import blocking_client, drop_idle_blocking
-from workers.protocol.meaning import AllInUseError
 from workers.sync_producer import MAX_CONNECTIONS
 
 pytestmark = pytest.mark.anyio
@@ -157,36 +153,3 @@ def test_it_may_be_used_where_an_event_loop_runs_and_blocks_it_then(orders: Sync
         return orders.enqueue({"n": 1})
 
     assert anyio.run(run) == ids_in(server)[0]
-
-
-# ---- its client
-
-
-def test_a_client_whose_connections_are_all_in_use_says_so(server: RedisServer) -> None:
-    client = blocking_client(server.url)
-    pool: Any = client.connection_pool
-    taken = pool.get_connection()
-    pool.timeout = 0.01  # to make a connection may take longer
-    with pytest.raises(AllInUseError, match=r"all 1 connections to Redis were in use for 0\.01 s"):
-        client.ping()
-    pool.release(taken)
-    client.close()
-
-
-def test_idle_connections_connect_anew_and_used_ones_are_left_alone(server: RedisServer) -> None:
-    client = blocking_client(server.url, max_connections=3)
-    pool: Any = client.connection_pool
-    used, idle = pool.get_connection(), pool.get_connection()
-    pool.release(idle)
-    before = idle._sock
-    drop_idle_blocking(client, RedisConnectionError("max number of clients reached"))
-    assert pool.get_connection()._sock is before, "because it could not connect again"
-    pool.release(idle)
-    drop_idle_blocking(client, RedisConnectionError("away"))
-    assert used.is_connected
-    assert pool.get_connection() is idle
-    assert idle._sock not in (None, before)
-    pool.release(idle)
-    pool.release(used)
-    assert client.ping()
-    client.close()

@@ -119,9 +119,10 @@ class Upkeep(WorkerPart):
             return moved
         self._reporter.works(MOVING)
         if moved.held:
-            self._log_problem(moved.why)
-        for job_id, new_entry in moved.jobs:
-            self._reporter.recovered(text(job_id), new_entry=text(new_entry), reason="released")
+            self._log_problem(text(moved.why))
+        if moved.released:
+            job_id, new_entry = map(text, moved.released)
+            self._reporter.recovered(job_id, new_entry=new_entry, reason="released")
         with anyio.move_on_after(self._pause_after(moved)):
             await self._hint.wait()
         return None
@@ -129,10 +130,10 @@ class Upkeep(WorkerPart):
     def _pause_after(self, moved: DueMoves) -> float:
         (quick, slow), pauses = RELEASE_POLL_S, [LATEST_LOOK_S]
         waits = moved.quarantined + moved.out > 0
-        self._poll_s = quick if not waits or moved.jobs or moved.settled else min(self._poll_s * 1.5, slow)
+        self._poll_s = quick if not waits or moved.released or moved.settled else min(self._poll_s * 1.5, slow)
         if waits:
             pauses.append(self._poll_s * random.uniform(1, 1 + RELEASE_JITTER))
-        if moved.next_due_ms is not None:
+        if moved.next_due_ms >= 0:
             pauses.append(moved.next_due_ms / 1000 + (random.uniform(0, DUE_JITTER_S) if moved.next_due_ms else 0.0))
         return min(pauses)
 

@@ -27,7 +27,7 @@ class SettlementTurn:
 class WorkerContext:
     """One run of a worker. No connection is open at first."""
 
-    def __init__(self, settings: WorkerSettings, callbacks: Callbacks[str]) -> None:
+    def __init__(self, settings: WorkerSettings, callbacks: Callbacks) -> None:
         key, url = settings.keys.stream, settings.redis_url
         self.settings = settings
         self.consumer = f"{settings.base_name}.{secrets.token_hex(NONCE_BYTES)}"

@@ -14,7 +14,7 @@ from workers.loop.execution import ACKED, judge, raise_end
 from workers.loop.facts import MAX_TYPE_LENGTH
 from workers.loop.handlers import Handler, Invoke, UnusableAnswerError, come_to, invoker, is_async
 from workers.loop.job import Job
-from workers.protocol.calls.settlement import Verdict
+from workers.protocol.calls.moves import Verdict
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import text
 from workers.runtime.children import FORKS, end_child

@@ -11,7 +11,7 @@ from datetime import timedelta
 from workers.backoff import AT_ONCE, Backoff
 from workers.loop.handlers import Invoke, come_to
 from workers.loop.job import Job
-from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.protocol.calls.moves import Outcome, Verdict
 from workers.protocol.log_fields import fields
 from workers.runtime.children import FORKS, end_child
 from workers.runtime.settings import duration_in_ms

@@ -12,7 +12,7 @@ from math import inf
 from opentelemetry.trace import Span
 
 from workers.loop.job import Job
-from workers.protocol.calls.settlement import Verdict
+from workers.protocol.calls.moves import Verdict
 from workers.runtime.clock import monotonic
 
 

@@ -16,8 +16,8 @@ from workers.protocol.calls.membership import (
     DEFAULT_REDELIVERY,
     DEFAULT_VISIBILITY_TIMEOUT,
     GroupSettings,
-    Join,
     Joined,
+    join_group,
 )
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
 from workers.protocol.log_fields import fields
@@ -104,7 +104,9 @@ class Membership:
     async def join(self) -> None:
         """Join the group, and create it if it is missing. Raises errors of redis-py."""
         settings = self._settings
-        join = Join(
+        joined = await join_group(
+            self._connection,
+            settings.keys,
             start=settings.group_start,
             redelivery=settings.redelivery,
             visibility_ms=to_ms(settings.visibility_timeout) if settings.visibility_timeout else None,
@@ -116,7 +118,7 @@ class Membership:
             counts_for_ms=round((REFRESH_S + REGISTRATION_SLACK_S) * 1000),
             begins=not self.joins,
         )
-        self._take(await join.call(self._connection, settings.keys))
+        self._take(joined)
 
     def join_again(self) -> None:
         """Read the group settings now, because there is a sign that they have changed."""

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from workers.loop.job import Job
 from workers.loop.telemetry import WorkerTelemetry
+from workers.protocol.calls.moves import Verdict
 from workers.protocol.calls.refusals import explained
-from workers.protocol.calls.settlement import Verdict
 from workers.protocol.keys import GroupKeys
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
@@ -55,7 +55,7 @@ class Counts:
 class Reporter:
     """Reports the deliveries of one consumer, and whether Redis serves it."""
 
-    def __init__(self, keys: GroupKeys, consumer: str, callbacks: Callbacks[str], telemetry: WorkerTelemetry) -> None:
+    def __init__(self, keys: GroupKeys, consumer: str, callbacks: Callbacks, telemetry: WorkerTelemetry) -> None:
         self.counts = Counts()
         self._telemetry = telemetry
         self._keys = keys

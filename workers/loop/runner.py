@@ -14,7 +14,7 @@ from workers.loop.isolation import Isolation
 from workers.loop.membership import OLD
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Batch
-from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.protocol.calls.moves import Outcome, Verdict
 from workers.protocol.errors import HandlerExitError
 from workers.runtime.clock import monotonic
 from workers.runtime.user_code import describe, exits_in

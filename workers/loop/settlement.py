@@ -17,8 +17,7 @@ from workers.loop.facts import DeliveryFacts
 from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.notifier import Notifier
 from workers.protocol.calls import in_calls
-from workers.protocol.calls.moves import Settled, SettleEntry, SettleResult
-from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.protocol.calls.moves import Outcome, Settled, SettleEntry, SettleResult, Verdict
 from workers.protocol.connection import drop_idle
 from workers.protocol.meaning import Meaning, meaning_of, was_not_run
 from workers.protocol.messages import entry_order

@@ -45,7 +45,7 @@ from workers.protocol.meaning import (
 )
 from workers.protocol.routing import RoutedClient
 from workers.protocol.slots import slot_of
-from workers.protocol.wire import BlockingPool, Pool, Route, improved
+from workers.protocol.wire import Pool, Route, improved
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
@@ -69,14 +69,18 @@ def commands_client(
     In a cluster, ``key`` names the slot whose node it is for. Without it, each command goes to the node of its own key,
     and a command without a key to that of slot 0. ``max_connections`` is for each node.
     """
-    return _client(url, key, timeout_s, max_connections)
+    source = _Source(url, timeout_s, max_connections)
+    pool = source.pool(key or "")
+    if source.address.topology is not Topology.CLUSTER or key is not None:
+        return _raw(Redis.from_pool(pool))
+    return _raw(RoutedClient(pool, source.directory(), source.client_at))
 
 
 def reader_client(
     url: str, *, key: str = "", block_ms: int = BLOCK_MS, timeout_s: float = COMMAND_TIMEOUT_S
 ) -> "Redis":
     """Return a client with one connection of its own for reads that block up to ``block_ms``. ``key`` is as above."""
-    return _client(url, key, block_ms / 1000 + timeout_s, 1)
+    return commands_client(url, key=key, timeout_s=block_ms / 1000 + timeout_s, max_connections=1)
 
 
 class _Source:
@@ -86,7 +90,7 @@ class _Source:
         self.address = read_address(url)
         self._url = url
         self._in_threads = in_threads
-        self._pool_kind: Any = BlockingPool if in_threads else Pool
+        self._pool_kind: Any = redis.BlockingConnectionPool if in_threads else Pool
         self._limits: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_s}
         with _named(url):
             parsed: Any = parse_url(self.address.node) if in_threads else parse_asyncio_url(self.address.node)
@@ -124,14 +128,6 @@ class _Source:
     def client_at(self, node: Host) -> "Redis":
         """Return a client for one node of a cluster."""
         return _raw(Redis.from_pool(self.pool(host=node[0], port=node[1])))
-
-
-def _client(url: str, key: str | None, timeout_s: float, max_connections: int) -> "Redis":
-    source = _Source(url, timeout_s, max_connections)
-    pool = source.pool(key or "")
-    if source.address.topology is not Topology.CLUSTER or key is not None:
-        return _raw(Redis.from_pool(pool))
-    return _raw(RoutedClient(pool, source.directory(), source.client_at))
 
 
 def _raw(client: "Redis") -> "Redis":
@@ -236,13 +232,6 @@ async def drop_idle(client: "Redis", error: Exception) -> None:
     """Have a client connect anew, unless the server only rejected one more connection: the connected ones work."""
     if not takes_no_more_clients(error):
         await client.connection_pool.disconnect(inuse_connections=False)
-
-
-def drop_idle_blocking(client: "redis.Redis", error: Exception) -> None:
-    """Do the same with a client of `blocking_client`."""
-    pool: Any = client.connection_pool
-    if not takes_no_more_clients(error):
-        pool.drop_idle()
 
 
 def blocking_client(

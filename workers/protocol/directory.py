@@ -51,9 +51,7 @@ class Directory:
         self._connection: redis.Connection | None = None
         self._turn = Lock()
         self._asking = AsyncLock()
-        self._doubts = 0
-        self._answered_doubts = 0
-        """The number of doubts when the latest question was sent."""
+        self._is_doubted = False
         self._asked_at = -inf
         self._failure: NoMasterError | None = None
         """The reason if the latest question had no answer."""
@@ -67,26 +65,23 @@ class Directory:
 
     def owner_blocking(self, slot: int) -> Host:
         """Do the same in a thread that may block."""
-        doubts = self._doubts
-        if self._is_old(doubts):
-            self._ask(doubts)
+        if self._is_old():
+            self._ask()
         return self._owner(slot)
 
     async def look(self) -> None:
         """Ask if the answer is old. While one task asks, the others use the latest answer. Raises NoMasterError."""
-        doubts = self._doubts
-        if self._is_old(doubts) and not (self._asking.locked() and self.table.ranges):
+        if self._is_old() and not (self._asking.locked() and self.table.ranges):
             async with self._asking:
                 # A cancelled caller does not wait for the answer.
-                await to_thread.run_sync(self._ask, doubts, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+                await to_thread.run_sync(self._ask, abandon_on_cancel=True, limiter=CapacityLimiter(1))
 
     def doubt(self) -> None:
         """Ask another server for the next answer, because one that is cut off gives old answers."""
-        self._doubts += 1
+        self._is_doubted = True
 
-    def _is_old(self, doubts: int) -> bool:
-        """Return whether the latest question was sent before the last of ``doubts``, or too long ago."""
-        return doubts > self._answered_doubts or time.monotonic() - self._asked_at > LOOK_S
+    def _is_old(self) -> bool:
+        return self._is_doubted or time.monotonic() - self._asked_at > LOOK_S
 
     def _owner(self, slot: int) -> Host:
         owner = self.table.owner(slot)
@@ -94,19 +89,18 @@ class Directory:
             raise NobodyYetError(f"no node of the cluster serves slot {slot} now")
         return owner
 
-    def _ask(self, doubts: int) -> None:
+    def _ask(self) -> None:
         """Ask, unless another caller asked while this one waited. Otherwise a silent server would delay them in turn.
 
         Raises NoMasterError.
         """
         with self._turn:
-            if self._is_old(doubts):
-                answered_doubts = self._doubts
+            if self._is_old():
                 try:
                     self._take(self._answer())
                 except NoMasterError as error:
                     self._failure = error
-                self._answered_doubts, self._asked_at = answered_doubts, time.monotonic()
+                self._asked_at = time.monotonic()
             failure = self._failure
         if failure is not None:
             raise type(failure)(*failure.args)  # each caller needs an exception of its own
@@ -148,7 +142,8 @@ class Directory:
     def _connections(self) -> Iterator[redis.Connection]:
         """Yield the connection that is open, and new ones. Servers that did not answer the last time come last."""
         connection, self._connection = self._connection, None
-        if connection is not None and self._doubts == self._answered_doubts:
+        is_doubted, self._is_doubted = self._is_doubted, False
+        if connection is not None and not is_doubted:
             yield connection
         elif connection is not None:
             with suppress(RedisError, OSError):

@@ -188,7 +188,7 @@ def namespace_keys(namespace: str) -> NamespaceKeys:
             f"namespace {namespace!r} contains '{{', '}}' or ':'. Use letters, digits, '-' and '_'."
         )
     tag = "{" + namespace + "}"
-    names = ("replicas", "groups", "live", "drained", "watched", "scanned", "journal")
+    names = ("replicas", "groups", "live", "drained", "watched", "scanned", "drills:journal")
     return NamespaceKeys(namespace, *(f"{tag}:{name}" for name in names))
 
 
@@ -201,12 +201,3 @@ TYPES: Mapping[str, str] = MappingProxyType(
     }
 )
 """What Redis's ``TYPE`` says of our keys, by the names of the fields above."""
-
-
-def check_apart(namespace: str, stream: str) -> None:
-    """Refuse a stream whose derived keys would fall on the namespace's own (both have a ``:journal``)."""
-    if _prefix(stream) == "{" + namespace + "}":
-        raise ConfigurationError(
-            f"stream {stream!r} has the name of the namespace, so both would use the key '{{{namespace}}}:journal'. "
-            "Choose another namespace."
-        )

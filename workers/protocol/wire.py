@@ -1,13 +1,11 @@
 """Our connections and pools. They follow the server that takes writes, and report why a server rejects them."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any, cast
 
 import anyio
 import hiredis
-import redis
 from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.connection import AbstractConnection as BlockingConnection
@@ -137,8 +135,6 @@ class _BlockingImproved(BlockingConnection):
 
     def connect(self) -> None:
         """Connect, or return at once if it is connected, and to the right server."""
-        if self.should_reconnect():  # type: ignore[no-untyped-call]
-            self.disconnect()  # type: ignore[no-untyped-call]
         if self.route:
             self.route.lead_blocking(self)
         super().connect()  # type: ignore[no-untyped-call]
@@ -159,52 +155,18 @@ class Pool(BlockingConnectionPool):
     ones are idle, above all if the server accepts no more clients.
     """
 
-    async def release(self, connection: AbstractConnection) -> None:
-        """Take a connection back."""
-        await super().release(connection)
-        if not connection.is_connected and connection in self._available_connections:
-            self._available_connections.remove(connection)
-            self._available_connections.insert(0, connection)
-
     async def get_connection(self, *words: Any, **options: Any) -> AbstractConnection:
         """Return a connected connection. Raises what redis-py raises, or AllInUseError."""
-        with _exhausted(self):
+        self._available_connections.sort(key=lambda one: one.is_connected)
+        try:
             connection = await super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
+        except RedisConnectionError as error:
+            if str(error) != "No connection available.":
+                raise
+            raise AllInUseError(
+                f"all {self.max_connections} connections to Redis were in use for {self.timeout} s"
+            ) from error
         return cast("AbstractConnection", connection)
-
-
-class BlockingPool(redis.BlockingConnectionPool):
-    """As `Pool`, for threads."""
-
-    def release(self, connection: Any) -> None:
-        """Take a connection back."""
-        super().release(connection)  # type: ignore[no-untyped-call]
-        with self.pool.mutex, suppress(ValueError):  # another thread may have taken it
-            if not connection.is_connected:
-                self.pool.queue.remove(connection)
-                self.pool.queue.insert(0, connection)
-
-    def get_connection(self, *words: Any, **options: Any) -> Any:
-        """Return a connected connection. Raises what redis-py raises, or AllInUseError."""
-        with _exhausted(self):
-            return super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
-
-    def drop_idle(self) -> None:
-        """Have each connection connect anew before its next call. Other threads go on with the call under way."""
-        for connection in self._connections:
-            connection.mark_for_reconnect()
-
-
-@contextmanager
-def _exhausted(pool: Any) -> Iterator[None]:
-    try:
-        yield
-    except RedisConnectionError as error:
-        if str(error) != "No connection available.":
-            raise
-        raise AllInUseError(
-            f"all {pool.max_connections} connections to Redis were in use for {pool.timeout} s"
-        ) from error
 
 
 async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:

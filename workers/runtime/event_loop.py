@@ -1,7 +1,6 @@
 """Creates the event loop, and calls functions in it from threads. redis-py needs asyncio or uvloop."""
 
 import asyncio
-import gc
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -17,9 +16,6 @@ logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 ArgumentTs = TypeVarTuple("ArgumentTs")
-
-ALLOCATIONS = 50_000
-"""New containers between two collections. With Python's own 700, a collection runs every few batches of jobs."""
 
 
 def run_in_loop(function: Callable[[*ArgumentTs], Awaitable[ResultT]], *arguments: *ArgumentTs) -> ResultT:
@@ -72,15 +68,3 @@ def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> No
 
     with suppress(RuntimeError):  # the loop is closed, so its tasks have ended
         loop.call_soon_threadsafe(begin)
-
-
-def collect_seldom() -> None:
-    """Collect less often, and never examine the present objects again: modules, classes, settings.
-
-    Call it in a program, after all imports. A library must leave this to its program. Objects that are freed by their
-    last reference do not wait for a collection, and nearly all are.
-    """
-    gc.collect()
-    gc.freeze()
-    _, *older = gc.get_threshold()
-    gc.set_threshold(ALLOCATIONS, *older)

@@ -234,28 +234,23 @@ def format_option(summary: str = "Print text, or JSON on one line.") -> Callable
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Print errors of stream-reaper without a traceback, in the command's format, and exit."""
+    """Print each sentence of an error of ours on a line, or for a machine one document, and exit."""
     try:
         yield
     except (StreamReaperError, BaseExceptionGroup) as error:
         ours = error if isinstance(error, StreamReaperError) else plain_error(error, StreamReaperError)
         if ours is None:
             raise
-        _give_up(ours)
+        code, status = next((code, status) for kind, code, status in _FAILURES if isinstance(ours, kind))
+        command = click.get_current_context(silent=True)
+        if command is not None and command.params.get(_MACHINE) is True:
+            show_json({"status": status, "error": without_logins(str(ours)), **command.meta.get(_DONE, {})})
+        else:
+            first, *others = (without_logins(str(sentence)) for sentence in ours.args or [ours])
+            show(f"error: {first}", *others, err=True)
+        raise SystemExit(code) from ours
 
 
 def keep_for_error(done: Mapping[str, Any]) -> None:
     """Keep a command's result before it fails. The JSON document of the error then has it, too."""
     click.get_current_context().meta[_DONE] = done
-
-
-def _give_up(error: StreamReaperError) -> NoReturn:
-    """Print each sentence of an error on a line, or for a machine one document, and exit."""
-    code, status = next((code, status) for kind, code, status in _FAILURES if isinstance(error, kind))
-    command = click.get_current_context(silent=True)
-    if command is not None and command.params.get(_MACHINE) is True:
-        show_json({"status": status, "error": without_logins(str(error)), **command.meta.get(_DONE, {})})
-    else:
-        first, *others = (without_logins(str(sentence)) for sentence in error.args or [error])
-        show(f"error: {first}", *others, err=True)
-    raise SystemExit(code) from error

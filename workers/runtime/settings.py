@@ -5,7 +5,7 @@ A variable can name a file with the value, for example a secret (``REAPER_REDIS_
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from importlib import import_module
 from numbers import Real
@@ -25,7 +25,7 @@ from workers.protocol.address import SHARED_URL, with_options
 from workers.protocol.credentials import came_from
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.quantities import A_DURATION, seconds_in
-from workers.runtime.settings_errors import did_you_mean, explain, shown
+from workers.runtime.settings_errors import did_you_mean, explain
 
 LONGEST = timedelta(days=3660)
 """The longest duration. Longer ones are mistakes, and scripts cannot represent them exactly."""
@@ -47,7 +47,7 @@ def _read_seconds(value: object) -> timedelta:
 
 
 FILE_SUFFIX = "_FILE"
-"""The end of a variable that names a file with the value."""
+"""The end of a variable that names a file with the value. The variable with the value itself is stronger."""
 
 ADDRESS = "redis_url"
 """The setting that can contain a password. From a file, it is read again for each connection."""
@@ -84,7 +84,7 @@ def duration_in_ms(name: str, duration: Duration, least_s: float = 0) -> int:
     seconds: Any = duration.total_seconds() if isinstance(duration, timedelta) else duration
     is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
     if not is_number or not least_s <= seconds <= longest_s:  # false for nan
-        raise ValueError(f"{name} cannot be {shown(duration)}. Give seconds from {least_s:g} to {longest_s:.0f}.")
+        raise ValueError(f"{name} cannot be {duration!r:.100}. Give seconds from {least_s:g} to {longest_s:.0f}.")
     return to_ms(timedelta(seconds=float(seconds)))
 
 
@@ -194,20 +194,19 @@ def load_settings(
 ) -> SettingsT:
     """Build ``kind`` from flags, the environment, the file and a program's arguments. Raises ConfigurationError."""
     given = {name: value for name, value in (flags or {}).items() if value not in (None, ())}
-    values, sources = dict(arguments or {}), dict[str, str]()
-    if file:
-        from_file = _read_file(file, kind)
-        values |= from_file
-        sources |= dict.fromkeys(from_file, f"in {file}")
-    prefix = kind.model_config.get("env_prefix", "")
-    _check_environment(kind, prefix)
-    address_file = None
-    for name, variable, named_file in _in_environment(kind, prefix):
-        if named_file is None:
-            values[name], sources[name] = os.environ[variable], f"in the environment as {variable}"
-        elif name not in given:
-            values[name], sources[name] = _read_value(named_file, variable), f"in the file that {variable} names"
-            address_file = named_file if name == ADDRESS else address_file
+    from_file = _read_file(file, kind) if file else {}
+    values = {**(arguments or {}), **from_file}
+    sources = dict.fromkeys(from_file, f"in {file}")
+    prefix, address_file = kind.model_config.get("env_prefix", ""), None
+    if prefix:
+        _check_environment(kind, prefix)
+    for name in kind.model_fields.keys() - given if prefix else ():
+        variable = f"{prefix}{name.upper()}"
+        if value := os.environ.get(variable):
+            values[name], sources[name] = value, f"in the environment as {variable}"
+        elif named := os.environ.get(f"{variable}{FILE_SUFFIX}"):
+            values[name], sources[name] = _read_value(Path(named)), f"in the file that {variable}{FILE_SUFFIX} names"
+            address_file = Path(named) if name == ADDRESS else address_file
     values |= given
     sources |= {name: f"as flag --{name.replace('_', '-')}" for name in given}
     try:
@@ -230,27 +229,12 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in kind.model_fields}
 
 
-def _in_environment(kind: type[Settings], prefix: str) -> Iterator[tuple[str, str, Path | None]]:
-    """Yield each setting with its variable, and with the file that the variable names instead of a value."""
-    for name in kind.model_fields if prefix else ():
-        variable, named = f"{prefix}{name.upper()}", f"{prefix}{name.upper()}{FILE_SUFFIX}"
-        names_file = os.environ.get(named) and f"{name}{FILE_SUFFIX.lower()}" not in kind.model_fields
-        if os.environ.get(variable) and names_file:
-            raise ConfigurationError(f"{variable} and {named} are both set. Remove one of them.")
-        if os.environ.get(variable):
-            yield name, variable, None
-        elif names_file:
-            yield name, named, Path(os.environ[named])
-
-
-def _read_value(file: Path, variable: str) -> str:
-    """Return the stripped content of the file that ``variable`` names. Raises ConfigurationError."""
+def _read_value(file: Path) -> str:
+    """Return the stripped content of a file that a variable names. Raises ConfigurationError."""
     try:
         return file.read_text(encoding="utf-8-sig").strip()
     except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"cannot read file {file}, which {variable} names: {getattr(error, 'strerror', error)}."
-        ) from error
+        raise ConfigurationError(f"cannot read file {file}: {getattr(error, 'strerror', error)}.") from error
 
 
 def _check_environment(kind: type[Settings], prefix: str) -> None:
@@ -258,7 +242,7 @@ def _check_environment(kind: type[Settings], prefix: str) -> None:
     # Kubernetes sets variables for each Service (`REAPER_PORT_8080_TCP`).
     services = [name.removesuffix("_SERVICE_HOST") for name in os.environ if name.endswith("_SERVICE_HOST")]
     others = tuple(f"{service}_{part}" for service in services for part in ("SERVICE_", "PORT"))
-    for variable in os.environ if prefix else ():
+    for variable in os.environ:
         if not variable.startswith(prefix) or variable.startswith(others) or variable in kind.other_env:
             continue
         name = variable.removeprefix(prefix).lower()

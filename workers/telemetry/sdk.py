@@ -32,9 +32,15 @@ def set_up(service: str, *, traces: bool, measures: bool, shows_metrics: bool) -
     closes: list[Callable[[], object]] = []
     if traces:
         closes.append(_set_up_traces(resource))
-    readers = [_exporting_reader()] if measures else []
-    if shows_metrics:
-        readers.append(_prometheus_reader())
+    readers: list[MetricReader] = []
+    if measures:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+        readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
+    if shows_metrics:  # prometheus_client has them then, and the health port shows them
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+
+        readers.append(PrometheusMetricReader())
     if readers:
         # Buckets up to an hour, because the conventions end at ten seconds.
         buckets = ExplicitBucketHistogramAggregation(LONG_JOB_BUCKETS_S)
@@ -63,16 +69,3 @@ def _set_up_traces(resource: Resource) -> Callable[[], object]:
     provider.add_span_processor(processor)
     trace.set_tracer_provider(provider)
     return provider.shutdown
-
-
-def _exporting_reader() -> MetricReader:
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-
-    return PeriodicExportingMetricReader(OTLPMetricExporter())
-
-
-def _prometheus_reader() -> MetricReader:
-    """Return a reader that feeds prometheus_client, which the health port shows as ``/metrics``."""
-    from opentelemetry.exporter.prometheus import PrometheusMetricReader
-
-    return PrometheusMetricReader()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any
+from unittest.mock import patch
 
 import anyio
 from redis.asyncio import Redis
@@ -112,7 +113,7 @@ async def run_until_drained_async(
     async with commands_client(redis_url) as client:
         async with Producer(chosen.stream, redis_url) as producer:
             await producer.enqueue_many(jobs)
-        with worker.going_by(chosen):
+        with patch.object(worker, "_settings", chosen):
             running = asyncio.create_task(worker.run())
             try:
                 await _wait_until_drained(client, chosen.keys, worker, running, patience)

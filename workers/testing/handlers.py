@@ -1,22 +1,24 @@
 """Runs a handler with one job as a worker does, without Redis, and returns the result of the job."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from time import monotonic, time_ns
+from typing import cast
 
 import anyio
 from pydantic import ValidationError
 
 from workers.loop.dispatch import Handlers
-from workers.loop.execution import Retry, execute, judge
+from workers.loop.execution import Retry, execute
 from workers.loop.handlers import Handler, checked, come_to
-from workers.loop.in_flight import Delivery, Interruption, Source
+from workers.loop.in_flight import Delivery, Source
 from workers.loop.job import Job
 from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
-from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.protocol.calls.moves import Outcome, Verdict
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import FIELD_COPIES, FIELD_DELIVERIES, FIELD_JOB
 from workers.runtime.settings import Section
@@ -123,7 +125,7 @@ async def run_handler_async(
     if not 1 <= deliveries <= limit:
         raise ValueError(f"job has no delivery {deliveries}: max_deliveries is {limit}. Give another max_deliveries.")
     handlers = handler.handlers if isinstance(handler, Worker) else Handlers(checked(handler))
-    invoke, raised, verdicts = handlers.calls(settings).invoke, list[BaseException](), list[Verdict]()
+    invoke, raised = handlers.calls(settings).invoke, list[BaseException]()
     delivery = _delivery(job if isinstance(job, NewJob) else NewJob(job), settings, deliveries, limit, extend)
 
     async def call(one: Job) -> object:
@@ -135,27 +137,15 @@ async def run_handler_async(
         raised.extend([answer] if isinstance(answer, BaseException) else [])
         return answer
 
-    async def run() -> None:
-        verdicts.append(await execute(call, delivery, settings.backoff))
-
-    loop, host = asyncio.get_running_loop(), asyncio.current_task()
-    running = loop.create_task(run())
     delivery.source.hold([delivery])
-    delivery.begin(monotonic(), running)
-    timer = loop.call_at(delivery.deadline, delivery.interrupt, Interruption.TIMEOUT)
-    try:
-        await running
-    except asyncio.CancelledError as error:
-        if host and host.cancelling():
-            raise
-        # A handler that cancels its task and returns has a verdict, as in a worker.
-        verdicts.extend([] if verdicts else [judge(delivery, error, settings.backoff)])
-    finally:
-        timer.cancel()
+    delivery.begin(monotonic(), cast("asyncio.Task[None]", asyncio.current_task()))
     is_last = deliveries == limit
-    if delivery.interruption is not None:  # rule W1: a handler that timed out is never acknowledged
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None if delivery.timeout_s == inf else delivery.timeout_s) as timeout:
+            verdict = await execute(call, delivery, settings.backoff)
+    if timeout.expired():  # rule W1: a handler that timed out is never acknowledged
         return TimedOut(delivery.timeout_s, is_last)
-    return _result(verdicts[0], raised[-1] if raised else None, is_last=is_last)
+    return _result(verdict, raised[-1] if raised else None, is_last=is_last)
 
 
 def _result(verdict: Verdict, raised: BaseException | None, *, is_last: bool) -> Result:

@@ -62,13 +62,7 @@ class Child:
 
     async def ended(self) -> int:
         """Wait for its end, and return the exit code."""
-        if self.running and hasattr(os, "pidfd_open"):
-            descriptor = os.pidfd_open(self.pid)
-            try:
-                await anyio.wait_readable(descriptor)
-            finally:
-                os.close(descriptor)
-        while (code := self.exit_code) is None:  # noqa: ASYNC110 - a system without pidfd can only be asked
+        while (code := self.exit_code) is None:  # noqa: ASYNC110 - it can only be asked
             await anyio.sleep(_POLL_S)
         return code
 

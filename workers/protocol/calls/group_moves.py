@@ -1,14 +1,13 @@
 """The scripts that act for a whole group. A replica calls them with its lease, embedded workers without one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 from workers.protocol.calls import CALL_BYTES, Client, GroupCalls
 from workers.protocol.calls.recovery import Recovery, read_recovery
 from workers.protocol.calls.refusals import Refusal, read_refusal
-from workers.protocol.messages import text
-from workers.protocol.scripts import Keys, Words, load_script
+from workers.protocol.scripts import Script, load_script
 
 RECOVER = load_script("workers.protocol", "recover")
 MOVE_DUE = load_script("workers.protocol", "move_due")
@@ -21,10 +20,12 @@ MOVE_BATCH = 200
 QUARANTINE_SCORE = 2**52
 """Quarantined jobs are in the schedule of their group at this score and above, behind every due time."""
 
+AnswerT = TypeVar("AnswerT")
+
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The right to act for a group. The scripts compare ``holder`` with the lease, and do not act if it differs."""
+    """The right to act for a group, in one term. The scripts do not act if ``holder`` differs from the lease."""
 
     holder: str = ""
     token: int = 0
@@ -35,34 +36,32 @@ NO_LEASE = Authority()
 """The authority of embedded workers. They hold no lease, and act while recovery of the group is embedded."""
 
 
-@dataclass(frozen=True, slots=True)
-class DueMoves:
-    """The result of a look at the schedules and the quarantined jobs."""
+class DueMoves(NamedTuple):
+    """The result of a look at the schedules and the quarantined jobs, in the order of ``move_due.lua``."""
 
-    next_due_ms: int | None = None
-    """Time until the next job is due; 0 = call again, None = none is scheduled."""
+    next_due_ms: int = -1
+    """Time until the next job is due; 0 = call again, -1 = none is scheduled."""
     quarantined: int = 0
     out: int = 0
     """Released jobs that are not settled."""
-    jobs: tuple[tuple[bytes, bytes], ...] = ()
-    """Job ID and new entry ID of the quarantined jobs that this call released."""
+    released: Sequence[bytes] = ()
+    """Job ID and new entry ID of the quarantined job that this call released, if it did."""
     settled: int = 0
     """Released jobs that are settled since the last call."""
     held: int = 0
     """Due jobs that cannot be made ready; ``why``: the reason of the last one."""
-    why: str = ""
+    why: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class CleanupResult:
-    """The findings of a cleanup of a group."""
+class CleanupResult(NamedTuple):
+    """The findings of a cleanup of a group, in the order of ``maintain_group.lua``."""
 
-    deleted: tuple[bytes, ...]
+    deleted: Sequence[bytes]
     """Consumers that were silent, and are gone."""
-    groups_lost: int
-    """How often the group was found to be destroyed and made again, since it was first served."""
-    lost: tuple[bytes, ...] = ()
+    lost: Sequence[bytes]
     """Consumers of workers that a third party deleted, and whose workers have not come back; reported once."""
+    groups_lost: int = 0
+    """How often the group was found to be destroyed and made again, since it was first served."""
     unread_ms: int = 0
     """For how long jobs have been ready while no consumer read and none had a delivery; 0 = not at all."""
 
@@ -75,35 +74,33 @@ class GroupMoves(GroupCalls):
 
     async def recover(self, client: Client, source: str, ids: Iterable[bytes]) -> Recovery | Refusal:
         """Recover what of these entries is overdue, as the holder of the lease (``recover.lua``)."""
-        return await self._recover(client, source, *ids)
+        return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, *ids)
 
     async def recover_page(self, client: Client, source: str, *, consumer: str, page: str) -> Recovery | Refusal:
         """Recover what is overdue on a page, as the embedded worker ``consumer``."""
-        return await self._recover(client, source, consumer, page, PAGE)
-
-    async def _recover(self, client: Client, source: str, *argv: str | bytes | int) -> Recovery | Refusal:
-        reply: Any = await RECOVER.run(client, *self.spell_for_all(source, CALL_BYTES, *argv))
-        return read_recovery(reply) if reply[0] == b"ok" else read_refusal(reply)
+        return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, consumer, page, PAGE)
 
     async def move_due(self, client: Client) -> DueMoves | Refusal:
         """Make due jobs ready, and release a quarantined one (``move_due.lua``)."""
-        words = self.spell_for_all(self.keys.stream, MOVE_BATCH, more_keys=(self.keys.stream_schedule,))
-        reply: Any = await MOVE_DUE.run(client, *words)
-        if reply[0] != b"ok":
-            return read_refusal(reply)
-        _, next_ms, quarantined, out, released, settled, held, why = reply
-        jobs = ((released[0], released[1]),) if released else ()
-        return DueMoves(next_ms if next_ms >= 0 else None, quarantined, out, jobs, settled, held, text(why))
+        keys = self.keys
+        return await self.run(MOVE_DUE, DueMoves, client, keys.stream, MOVE_BATCH, more_keys=(keys.stream_schedule,))
 
     async def maintain(self, client: Client, *, silence_ms: int | None) -> CleanupResult | Refusal:
         """Note the group's position, and delete consumers that were silent for longer (``maintain_group.lua``)."""
-        reply: Any = await MAINTAIN_GROUP.run(client, *self.spell_for_all(self.keys.stream, silence_ms or ""))
-        if reply[0] != b"ok":
-            return read_refusal(reply)
-        _, deleted, groups_lost, unread_ms, *names = reply
-        return CleanupResult(tuple(names[:deleted]), groups_lost, tuple(names[deleted:]), unread_ms)
+        return await self.run(MAINTAIN_GROUP, CleanupResult, client, self.keys.stream, silence_ms or "")
 
-    def spell_for_all(self, source: str, *argv: str | bytes | int, more_keys: Sequence[str] = ()) -> tuple[Keys, Words]:
-        """Return the keys and arguments of a call that acts for the whole group, and names its authority."""
-        words = (self.authority.holder, self.authority.token, *argv)
-        return self.spell(source, *words, more_keys=(self.keys.lease, *more_keys))
+    async def run(
+        self,
+        script: Script,
+        read: Callable[..., AnswerT],
+        client: Client,
+        source: str,
+        *argv: str | bytes | int,
+        more_keys: Sequence[str] = (),
+    ) -> AnswerT | Refusal:
+        """Run a script that acts for the whole group. ``read`` is called with the parts of its answer."""
+        words = self.spell(
+            source, self.authority.holder, self.authority.token, *argv, more_keys=(self.keys.lease, *more_keys)
+        )
+        code, *answer = await script.run(client, *words)
+        return read(*answer) if code == b"ok" else read_refusal(code, *answer)

@@ -68,46 +68,45 @@ class Joined:
     """Recovery by the workers begins with us."""
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A worker that joins its group (``join_group.lua``). A value of None follows the group."""
+async def join_group(
+    client: Redis | KeptConnection,
+    keys: GroupKeys,
+    *,
+    start: str,
+    redelivery: Redelivery | None,
+    visibility_ms: int | None,
+    max_deliveries: int | None,
+    recovery: RecoveryMode,
+    assumed: GroupSettings,
+    name: str,
+    consumer: str,
+    counts_for_ms: int,
+    begins: bool,
+) -> Joined:
+    """Join, register, and create missing parts of the group (``join_group.lua``). Raises what redis-py raises.
 
-    start: str
-    """Start of a new group."""
-    redelivery: Redelivery | None
-    visibility_ms: int | None
-    max_deliveries: int | None
-    recovery: RecoveryMode
-    assumed: GroupSettings
-    """What the worker goes by until now. It is written where the group has no settings, or has lost them."""
-    name: str
-    """The worker's, for the record of a mismatch."""
-    consumer: str
-    counts_for_ms: int
-    begins: bool
-    """It has just started, and holds nothing."""
-
-    async def call(self, client: Redis | KeptConnection, keys: GroupKeys) -> Joined:
-        """Join, register, and create missing parts of the group. Raises what redis-py raises."""
-        assumed = self.assumed
-        policy, visibility_ms, limit, recovery, reads_retries, *rest = await JOIN_GROUP.run_idempotent(
-            client,
-            (keys.stream, keys.retry, keys.settings, keys.lease),
-            (
-                keys.group, self.start, self.redelivery or "", self.visibility_ms or "", self.max_deliveries or "",
-                self.recovery, assumed.redelivery, assumed.visibility_ms, assumed.max_deliveries, self.recovery,
-                self.name, self.consumer, self.counts_for_ms, int(self.begins),
-            ),
-        )  # fmt: skip
-        created_at, groups, server_ms, mismatch, served_ms, begins = rest
-        group_settings = GroupSettings(
-            redelivery=_POLICIES.get(text(policy), assumed.redelivery),
-            visibility_timeout=timedelta(milliseconds=whole_number(visibility_ms, 0) or assumed.visibility_ms),
-            max_deliveries=whole_number(limit, 0) or assumed.max_deliveries,
-            recovery=_RECOVERIES.get(text(recovery), self.recovery),
-            reads_retries=reads_retries == 1,
-        )
-        return Joined(group_settings, text(created_at), groups, server_ms, text(mismatch), served_ms, begins == 1)
+    A group that is created begins at ``start``. Settings of None follow the group. The script writes the ``assumed``
+    settings where the group has none. The record of a mismatch has the worker's ``name``. With ``begins``, the worker
+    holds no deliveries yet.
+    """
+    policy, visibility, limit, mode, reads_retries, *rest = await JOIN_GROUP.run_idempotent(
+        client,
+        (keys.stream, keys.retry, keys.settings, keys.lease),
+        (
+            keys.group, start, redelivery or "", visibility_ms or "", max_deliveries or "", recovery,
+            assumed.redelivery, assumed.visibility_ms, assumed.max_deliveries, recovery,
+            name, consumer, counts_for_ms, int(begins),
+        ),
+    )  # fmt: skip
+    created_at, groups, server_ms, mismatch, served_ms, is_first = rest
+    group_settings = GroupSettings(
+        redelivery=_POLICIES.get(text(policy), assumed.redelivery),
+        visibility_timeout=timedelta(milliseconds=whole_number(visibility, 0) or assumed.visibility_ms),
+        max_deliveries=whole_number(limit, 0) or assumed.max_deliveries,
+        recovery=_RECOVERIES.get(text(mode), recovery),
+        reads_retries=reads_retries == 1,
+    )
+    return Joined(group_settings, text(created_at), groups, server_ms, text(mismatch), served_ms, is_first == 1)
 
 
 async def delete_consumers(client: Redis, source: str, keys: GroupKeys, consumers: Sequence[str]) -> None:

@@ -52,8 +52,6 @@ class Recovered(NamedTuple):
 class Recovery(NamedTuple):
     """The results of a recovery call."""
 
-    at_ms: int
-    """The server's time."""
     next_page: str
     """Where to go on, '' = all was looked at. Of a replica: the first entry that was put off."""
     due_in_ms: Sequence[tuple[bytes, int]]
@@ -62,9 +60,10 @@ class Recovery(NamedTuple):
     """Deliveries that were ended, or had to be held."""
 
 
-def read_recovery(reply: Sequence[Any]) -> Recovery:
-    """Read the reply of ``recover.lua``: events as they are in the journal, and held entries with their reasons."""
-    _, at_ms, next_page, due, held, events, traced = reply
+def read_recovery(
+    _at_ms: int, next_page: bytes, due: list[Any], held: list[Any], events: list[Any], traced: list[Any]
+) -> Recovery:
+    """Read the answer of ``recover.lua``: events as they are in the journal, and held entries with their reasons."""
     contexts = {row[0]: row[1:] for row in traced}
     rows = [row for event in events for row in _rows_of_event(event, contexts)]
     undeliverable = (
@@ -72,7 +71,7 @@ def read_recovery(reply: Sequence[Any]) -> Recovery:
         for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True)
     )
     due_in_ms = list(zip(due[::2], due[1::2], strict=True))
-    return Recovery(at_ms, text(next_page), due_in_ms, [*rows, *undeliverable])
+    return Recovery(text(next_page), due_in_ms, [*rows, *undeliverable])
 
 
 def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]]) -> Iterator[Recovered]:

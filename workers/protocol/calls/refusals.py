@@ -4,7 +4,7 @@ The beat of a group says when Redis could last serve a heartbeat, and for how lo
 note it in the group settings and decide by it (``9_beat.lua``). `recovery_wait` says the same for people.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -92,12 +92,12 @@ class Refusal:
     """For how long recovery waits, where it does."""
 
 
-def read_refusal(reply: Sequence[Any]) -> Refusal:
+def read_refusal(code: bytes, *details: Any) -> Refusal:
     """Read a reply that is no ``ok``."""
-    kind, detail = RefusalKind(text(reply[0])), reply[1] if len(reply) > 1 else b""
+    kind = RefusalKind(text(code))
     if kind is RefusalKind.WAITS:
-        return Refusal(kind, wait=RecoveryWait(*reply[1:]))
-    return Refusal(kind, text(detail))
+        return Refusal(kind, wait=RecoveryWait(*details))
+    return Refusal(kind, text(details[0]) if details else "")
 
 
 LAYOUT_REFUSALS = {

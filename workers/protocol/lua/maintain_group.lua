@@ -12,9 +12,8 @@
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's lease, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] silence in ms after which a consumer goes ('' = never)
 --
--- Returns {'ok', number of consumers deleted, how often the marker was missing in all, for how long jobs have been ready while no consumer
--- read and none had a delivery (ms, 0 = not at all), names of the consumers deleted…, names of workers' consumers that somebody else
--- deleted…} or {'stale', lease found}.
+-- Returns {'ok', names of the consumers deleted, names of workers' consumers that somebody else deleted, how often the marker was missing
+-- in all, for how long jobs have been ready while no consumer read and none had a delivery (ms, 0 = not at all)} or {'stale', lease found}.
 -- Fence: the whole value is compared, or recovery is `embedded`. A consumer with pending entries is never deleted: they would go with it.
 
 --- @keys
@@ -84,10 +83,4 @@ redis.call('HSET', settings, 'marked', is_marked and '1' or '0')
 
 local first = position and in_flight == 0 and not waits and entries_behind(stream, position, 1)[1]
 local unread_ms = first and math.max(0, math.min(quiet_ms, at - entry_ms(first[1]))) or 0
-local reply = { 'ok', #deleted, whole_number(redis.call('HGET', settings, 'groups_lost'), 0), unread_ms }
-for _, names in ipairs({ deleted, missing }) do
-  for _, name in ipairs(names) do
-    reply[#reply + 1] = name
-  end
-end
-return reply
+return { 'ok', deleted, missing, whole_number(redis.call('HGET', settings, 'groups_lost'), 0), unread_ms }

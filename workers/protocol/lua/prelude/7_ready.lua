@@ -1,21 +1,5 @@
 -- Ready again: where the entry is (policy `in-place`), or as a copy.
 
-local may_nack -- this server runs XNACK for us, as Redis 8.8 does; nil = not asked yet
-local function nacked(entry_id, count)
-  if may_nack == nil then
-    if redis.acl_check_cmd then
-      local is_known, may = pcall(redis.acl_check_cmd, 'XNACK', source, group, 'FAIL', 'IDS', '1', entry_id)
-      may_nack = is_known and may
-    else
-      may_nack = false
-    end
-  end
-  if may_nack then
-    may_nack = type(redis.pcall('XNACK', source, group, 'FAIL', 'IDS', '1', entry_id, 'RETRYCOUNT', count)) == 'number'
-  end
-  return may_nack
-end
-
 -- Returns how many entries were ever made ready where they are. The numbers are taken by the thousand, because a call costs more.
 local made, made_until, MADE_AT_ONCE = 0, 0, 1000
 local function count_made()
@@ -30,9 +14,6 @@ end
 -- Makes an entry ready where it is. Redis looks for its place among all pending entries from the youngest end on, unless it is older than
 -- all. So what recovery makes ready gets a descending TIME: a mass of equal IDLE times would cost the square of its size.
 local function release_in_place(row, in_force, count)
-  if nacked(row[1], count) then
-    return
-  end
   local word, ms = 'IDLE', 4 * READY_MS
   if in_force.recovers then
     word, ms = 'TIME', 1000 * READY_MS - count_made()
