@@ -29,15 +29,14 @@ class Route:
         self._slot = slot
 
     async def lead(self, connection: Any) -> bool:
-        """Have ``connection`` lead there. Return False if it led to another server, and is disconnected now."""
+        """Have ``connection`` lead there. Return whether it is connected, and did already."""
+        with suppress(RedisError, OSError):  # a failover may be under way
+            if connection.is_connected and _host_of(connection) != await self._directory.owner(self._slot):
+                await connection.disconnect(nowait=True)
         if not connection.is_connected:
             self._directory.doubt()
             connection.host, connection.port = await self._directory.owner(self._slot)
-            return True
-        with suppress(RedisError, OSError):  # a failover may be under way
-            if _host_of(connection) != await self._directory.owner(self._slot):
-                await connection.disconnect(nowait=True)
-                return False
+            return False
         return True
 
     def lead_blocking(self, connection: Any) -> None:
@@ -69,7 +68,7 @@ class _Improved(AbstractConnection):
 
     async def connect(self) -> None:
         """Connect, or return at once if it is connected, and to the right server."""
-        if self.route and not await self.route.lead(self):
+        if self.route:
             await self.route.lead(self)
         if isinstance(self, SSLConnection) and not self.is_connected:
             _read_certificates(self)
@@ -86,26 +85,26 @@ class _Improved(AbstractConnection):
         words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
         return [hiredis.pack_command(args if len(words) == 1 else (*words, *args[1:]))]
 
-    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: ARG002 - off
         """As redis-py's own, which bounds it by `asyncio.wait_for`. Before Python 3.12 that swallows cancellations."""
         if not self.is_connected:
             await self.connect()
         elif self.route and not await self.route.lead(self):
             raise NotSentError("another server takes the writes now")
-        if check_health:
-            await self.check_health()  # type: ignore[no-untyped-call]
+        writer = self._writer
+        if writer is None:
+            raise RedisConnectionError("the connection was closed by its reader")
         try:
+            writer.writelines([command] if isinstance(command, bytes) else command)
             # Without a limit of its own, it is the caller's, and a timeout costs as much as all of this.
             async with nullcontext() if self.socket_timeout is None else asyncio.timeout(self.socket_timeout):
-                await _write(self._writer, [command] if isinstance(command, bytes) else command)
-        except TimeoutError as error:
-            await self.disconnect(nowait=True)
-            raise RedisTimeoutError("Timeout writing to socket") from error
-        except OSError as error:
-            await self.disconnect(nowait=True)
-            raise RedisConnectionError(f"Error while writing to socket: {error}") from error
-        except BaseException:
+                await writer.drain()
+        except BaseException as error:
             await self.disconnect(nowait=True)  # the effect of a half-sent command is unknown
+            if isinstance(error, TimeoutError):
+                raise RedisTimeoutError("Timeout writing to socket") from error
+            if isinstance(error, OSError):
+                raise RedisConnectionError(f"Error while writing to socket: {error}") from error
             raise
 
     async def read_response(self, *words: Any, **options: Any) -> Any:
@@ -139,14 +138,6 @@ class _BlockingImproved(BlockingConnection):
             self.route.lead_blocking(self)
         super().connect()  # type: ignore[no-untyped-call]
 
-    def read_response(self, *words: Any, **options: Any) -> Any:
-        try:
-            return super().read_response(*words, **options)
-        except RedisError as error:
-            if self.route:
-                self.route.failed(error)
-            raise
-
 
 class Pool(BlockingConnectionPool):
     """Tells an exhausted pool from a server that does not answer, and gives out connected connections first.
@@ -167,13 +158,6 @@ class Pool(BlockingConnectionPool):
                 f"all {self.max_connections} connections to Redis were in use for {self.timeout} s"
             ) from error
         return cast("AbstractConnection", connection)
-
-
-async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:
-    if writer is None:
-        raise RedisConnectionError("the connection was closed while a command was being sent")  # by one who was reading
-    writer.writelines(command)
-    await writer.drain()
 
 
 def _read_certificates(connection: SSLConnection) -> None:
