@@ -1,7 +1,7 @@
 """Metrics of a replica: how many groups it holds, and the state of those."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 import anyio
@@ -11,8 +11,8 @@ from reaper.reasons import FEW_GROUPS, REPORTED, count_patterns, worst
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import PatternCounts
 from reaper.sharing.tenures import Tenures
-from workers.protocol.calls.group_load import GroupLoad, look_at_group
-from workers.protocol.keys import GroupKeys, group_keys
+from workers.protocol.calls.group_load import look_at_group
+from workers.protocol.keys import group_keys
 from workers.protocol.log_fields import fields
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
@@ -77,28 +77,22 @@ class ReplicaMetrics:
                     await anyio.sleep(HELD_POLL_S)
 
     async def _look(self) -> None:
+        """Read the worst of the groups. A group that the server does not let us read hides no other one."""
         found, now_ms = list(self._tenures.reports().values()), self._context.server_ms()
         self._counts = count_patterns(self._numbers(), found, now_ms)
-        if len(found) > FEW_GROUPS:
-            found = worst(found, now_ms)
         self._known = {
             group_keys(*one.group.rsplit("/", 1)): {
                 instruments.REFUSES: int(bool(one.refusal)),
                 instruments.HELD: one.held,
             }
-            for one in found
+            for one in (found if len(found) <= FEW_GROUPS else worst(found, now_ms))
         }
-        self._gauges.seen = await self._look_at(self._known)
-
-    async def _look_at(self, groups: Iterable[GroupKeys]) -> Mapping[GroupKeys, GroupLoad]:
-        """Read the groups that the server lets us read. A denied group hides no other one."""
         seen = {}
-        for keys in groups:
+        for keys in self._known:
             try:
                 seen[keys] = await look_at_group(self._context.client, keys)
-            except ResponseError:  # its watch logs it
+            except (RedisError, OSError) as error:  # its watch or the registry logs it
                 logger.debug("cannot read a group for metrics: %s", fields(group=keys.pair), exc_info=True)
-            except (RedisError, OSError):
-                logger.debug("cannot read the groups for metrics", exc_info=True)  # the registry logs it
-                return {}
-        return seen
+                if not isinstance(error, ResponseError):
+                    break
+        self._gauges.seen = seen

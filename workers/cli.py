@@ -107,15 +107,7 @@ def serving_health(worker: Worker) -> AbstractAsyncContextManager[int | None]:
 
 
 def _obstacles(worker: Worker) -> list[str]:
-    """Return why the worker is not ready: it must have read from its group, and must not be stopping."""
-    process = worker.process
-    if process is not None and process.is_stopping:
-        return ["the worker is stopping"]
-    if process is not None and process.refusals:
-        return [f"Redis rejects a call: {why}" for why in process.refusals]
-    if process is None or not process.has_joined:
-        return ["the group is not joined yet"]
-    return [] if process.has_worked else ["the worker has not read from its group yet"]
+    return worker.process.obstacles() if worker.process else ["the worker has not begun to join its group"]
 
 
 def _end(code: int) -> None:

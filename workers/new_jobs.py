@@ -15,7 +15,6 @@ from workers.protocol.messages import (
     is_job_id,
 )
 from workers.runtime.settings import Duration, duration_in_ms
-from workers.runtime.settings_errors import shown
 
 Word = str | bytes | int | float
 Fields = Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[Word, Word]]
@@ -77,7 +76,7 @@ def _checked_pairs(fields: Iterable[Any]) -> Iterator[tuple[Word, Word]]:
             name, value = [pair] if isinstance(pair, str | bytes) else pair  # text of two characters is no pair
             yield name, value
     except (TypeError, ValueError) as error:
-        raise InvalidJobError(f"{shown(fields)} is not a job. Give a mapping or pairs.") from error
+        raise InvalidJobError(f"{fields!r:.100} is not a job. Give a mapping or pairs.") from error
 
 
 def _encode_word(word: Word) -> bytes:
@@ -89,7 +88,7 @@ def _encode_word(word: Word) -> bytes:
         if type(word) in (int, float):  # a bool is an int, too, but has no usual text form
             return str(word).encode()
     except ValueError as error:
-        raise InvalidJobError(f"a field cannot hold {shown(word)}: {error}.") from error
+        raise InvalidJobError(f"a field cannot hold {word!r:.100}: {error}.") from error
     raise InvalidJobError(f"a field cannot hold {word!r:.100}. Give str, bytes, int or float.")
 
 

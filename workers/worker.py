@@ -58,7 +58,7 @@ class Worker:
         self._settings = settings
         self.handlers = Handlers()
         """What the program has registered to run its jobs, for `workers.testing`."""
-        self._callbacks: Callbacks[str] = Callbacks(EVENTS)
+        self._callbacks = Callbacks(EVENTS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.process: WorkerProcess | None = None
         """The current or last run, for `workers.cli`; None where there was none."""

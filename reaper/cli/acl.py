@@ -29,16 +29,9 @@ recovery_option = click.option(
 )
 @click.argument("role", metavar="[ROLE]", type=click.Choice([one.value for one in Role]), required=False)
 @recovery_option
-@click.option("--user", metavar="NAME", help="Name of the Redis user. Default: the name of the role.")
 @json_option
 @groups_options
-def acl(
-    role: str | None,
-    recovery: str,
-    user: str | None,
-    machine: bool,
-    settings: ReaperSettings,
-) -> None:
+def acl(role: str | None, recovery: str, machine: bool, settings: ReaperSettings) -> None:
     """Print the least permissions of each role, as ACL rules.
 
     ROLE is producer, worker, reaper, read-only or operator. Default: all roles of the recovery. Replace PASSWORD with a
@@ -56,5 +49,4 @@ def acl(
         show_json([{"role": one.role, "rules": one.words} for one in rules])
         return
     for one in rules:
-        name = user or one.role.value
-        show(f"# {one.role}", acl_line(name, ["on", ">PASSWORD", *one.words]), whole=True)
+        show(f"# {one.role}", acl_line(one.role, ["on", ">PASSWORD", *one.words]), whole=True)

@@ -61,7 +61,7 @@ async def list_(
 ) -> None:
     """List the dead letters of a group, or of all groups."""
     found: list[DeadLetter] = []
-    async with connected(settings, keys) as (client, _):
+    async with connected(settings) as (client, _):
         for one in await known_or_named(client, settings, keys):
             async for letter in select(client, one, Selection(reason=reason)):
                 found.append(letter)
@@ -100,7 +100,7 @@ def _list_line(letter: DeadLetter, now_ms: int) -> str:
 async def show_(keys: GroupKeys, entry_id: str, machine: bool, settings: ReaperSettings) -> None:
     """Show a dead letter with its payload and history."""
     check_ids([entry_id])
-    async with connected(settings, keys) as (client, _):
+    async with connected(settings) as (client, _):
         await check_exists(client, keys)
         letter = await find(client, keys, entry_id)
     if letter is None:
@@ -161,7 +161,7 @@ async def delete_(
     Select them by ID, by --reason and --older-than, or with --all. The jobs cannot be redriven afterwards.
     """
     selection = choose(ids, reason=reason, everything=everything, older_than_s=older_than_s)
-    async with connected(settings, keys) as (client, _):
+    async with connected(settings) as (client, _):
         await check_exists(client, keys)
         # The confirmation counts the letters that are deleted: later ones stay.
         letters = [letter.id async for letter in select(client, keys, selection)]

@@ -29,7 +29,7 @@ async def doctor(machine: bool, quiet: bool, settings: ReaperSettings) -> bool:
     """Check the server, settings and groups.
 
     Pass the service's own settings (--config), because groups and policies can be there alone. The command writes
-    nothing. Checks that the Redis user is not allowed to make are listed as unknown.
+    nothing.
     """
     async with connected(settings) as (client, server):
         findings = await diagnose(client, settings, server)

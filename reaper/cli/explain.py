@@ -48,7 +48,7 @@ async def explain_command(
     JOB is a job ID or the ID of a current or former entry of the job. The output contains the job's journal.
     """
     wanted = text(os.fsencode(job))  # bytes that are not UTF-8 are escaped as in IDs
-    async with connected(settings, keys) as (client, server):
+    async with connected(settings) as (client, server):
         groups = await known_or_named(client, settings, keys)
         searched = [await find_job(client, one, wanted, depth=depth) for one in groups]
         found = [one for one in searched if one.is_known]
@@ -75,7 +75,7 @@ def _nothing_found(job: str, searched: list[FoundJob], depth: int) -> str:
 
 def _lines(one: Explanation) -> list[str]:
     """Return the screen for one group."""
-    job, group, now_ms = one.job, one.group, one.snapshot.now_ms
+    job, now_ms = one.job, one.snapshot.now_ms
     is_pending = job.place is Place.PENDING
     facts = {
         "where": f"{job.source} {job.entry_id}".strip(),
@@ -85,12 +85,9 @@ def _lines(one: Explanation) -> list[str]:
         "generation": str(job.generation or ""),
         "age": duration(max(0, now_ms - job.first_ms)) if job.first_ms else "",
         "reason": f"{job.reason}: {job.error}" if job.error else job.reason,
-        "recovery": group.mode and f"{group.mode}, {group.policy}",
-        "holder": group.held_by
-        and f"{group.held_by} (token {group.token}, lease {duration(group.lease_left_ms)} left)",
         "next": one.next_step()[1],
     }
-    lines = [f"{styled(f'job {job.job_id or job.wanted}', 'bold')}  {group.group}  {job.place}"]
+    lines = [f"{styled(f'job {job.job_id or job.wanted}', 'bold')}  {one.group.group}  {job.place}"]
     lines += [_row(name, value) for name, value in facts.items() if value]
     lines += [_row("but", styled(obstacle, "yellow")) for obstacle in one.obstacles()]
     if job.events:

@@ -52,7 +52,7 @@ _STARTS = {"start": FROM_START, "now": FROM_NOW}
 @operator_options
 async def create(groups: Sequence[GroupKeys], begin: str, machine: bool, settings: ReaperSettings) -> None:
     """Create consumer groups, and streams that do not exist."""
-    async with connected(settings, *groups) as (client, _):
+    async with connected(settings) as (client, _):
         created = {keys.pair: await create_group(client, keys, _STARTS[begin]) for keys in groups}
     lines = (f"{pair}: {'created' if is_new else 'already exists'}" for pair, is_new in created.items())
     document = [{"group": pair, "created": is_new} for pair, is_new in created.items()]
@@ -85,7 +85,7 @@ async def resume(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> No
 
 
 async def _set_paused(settings: ReaperSettings, keys: GroupKeys, paused: bool, machine: bool) -> None:
-    async with connected(settings, keys) as (client, _):
+    async with connected(settings) as (client, _):
         await check_exists(client, keys)
         changed = await set_paused(client, keys, paused)
     state = "paused" if paused else "resumed"
@@ -110,7 +110,7 @@ async def forget(keys: GroupKeys, yes: bool, machine: bool, settings: ReaperSett
     Stop the embedded workers of the group first, and remove it from the settings of the replicas. Scheduled jobs become
     ready before their schedule is removed. The stream, its consumer group, the dead letters and the journal stay.
     """
-    async with connected(settings, keys) as (client, _):
+    async with connected(settings) as (client, _):
         await check_exists(client, keys)
         if not yes:
             confirm(f"Remove the keys of {keys.pair}?")

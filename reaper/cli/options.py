@@ -1,7 +1,7 @@
 """Arguments and options that several commands have, and their connection to Redis."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from functools import partial, wraps
 from inspect import iscoroutinefunction, unwrap
 from pathlib import Path
@@ -12,13 +12,12 @@ import click
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.groups import check_exists, known_groups
 from reaper.settings import ReaperSettings
 from workers.protocol.address import shown_address
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
-from workers.protocol.keys import GroupKeys, NamespaceKeys
+from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import in_words, is_wrong_type
 from workers.protocol.server import check_server
 from workers.runtime.options import NEGATIVE_EXIT, GroupType, errors_as_sentences, format_option, settings_options
@@ -83,33 +82,20 @@ def show_result(document: Any, *lines: str, machine: bool) -> None:
 
 
 @asynccontextmanager
-async def connected(settings: ReaperSettings, *named: GroupKeys | None) -> AsyncIterator[tuple[Redis, str]]:
-    """Yield a client and the server's name and version. ``named``: groups that the command line names.
+async def connected(settings: ReaperSettings) -> AsyncIterator[tuple[Redis, str]]:
+    """Yield a client and the server's name and version.
 
     Raises UnreachableError, UnsupportedServerError, or ConfigurationError if a key has another type.
     """
     client = commands_client(settings.redis_url)
     try:
-        server = await check_server(client, settings.redis_url)
+        server = str(await check_server(client, settings.redis_url))
         yield client, server
     except RedisError as error:
-        if is_wrong_type(error):
-            await _check_types(client, settings, named)
-        raise UnreachableError(f"Redis at {shown_address(settings.redis_url)!r} failed: {in_words(error)}") from error
+        kind = ConfigurationError if is_wrong_type(error) else UnreachableError
+        raise kind(f"Redis at {shown_address(settings.redis_url)!r} failed: {in_words(error)}") from error
     finally:
         await client.aclose()
-
-
-async def _check_types(client: Redis, settings: ReaperSettings, named: Iterable[GroupKeys | None]) -> None:
-    """Raise ConfigurationError if keys of the namespace or of the groups have another type."""
-    places: list[GroupKeys | NamespaceKeys] = [
-        settings.namespace_keys,
-        *(group.keys for group in settings.groups),
-        *filter(None, named),
-    ]
-    with suppress(RedisError):
-        if found := await foreign_keys(client, places):
-            raise ConfigurationError(f"{found}: another program uses this name. Rename one of them.")
 
 
 async def known_or_named(client: Redis, settings: ReaperSettings, named: GroupKeys | None) -> list[GroupKeys]:

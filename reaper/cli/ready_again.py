@@ -67,7 +67,7 @@ async def redrive(
     deliveries.
     """
     selection = choose(ids, reason=reason, everything=everything)
-    async with connected(settings, keys) as (client, _):
+    async with connected(settings) as (client, _):
         await check_exists(client, keys)
         # Named IDs are sent even if they do not exist, so that each has a result.
         selected = selection.ids or [letter.id async for letter in select(client, keys, selection)]
@@ -111,7 +111,7 @@ async def requeue(
     if bool(ids) is lost:
         raise ConfigurationError("requeue needs either entry IDs or --lost. Name one of them.")
     named = [Entry(entry_id) for entry_id in check_ids(ids)]
-    async with connected(settings, keys) as (client, _):
+    async with connected(settings) as (client, _):
         await check_exists(client, keys)
         found, ended = await read_lost(client, keys, await server_ms(client) - int(since * 1000))
         ready_again = ReadyAgain(client, keys, settings.redelivery, settings.journal_limit, dry_run)

@@ -31,7 +31,7 @@ async def add(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
 
     They use the values of the first pattern in their settings that fits, or else their defaults.
     """
-    async with connected(settings, keys) as (client, _):
+    async with connected(settings) as (client, _):
         await check_exists(client, keys)
         added = await change_watched(client, settings.namespace_keys, add={keys.pair: ""}, by_person=True)
     line = f"{keys.pair}: watched" if added else f"{keys.pair}: was already watched"
@@ -49,7 +49,7 @@ async def remove(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> No
 
     A group in their settings stays. One that a pattern finds comes back, unless `exclude` names its stream.
     """
-    async with connected(settings, keys) as (client, _):
+    async with connected(settings) as (client, _):
         removed = await change_watched(client, settings.namespace_keys, remove=[keys.pair], by_person=True)
     if not removed:
         raise NotPossibleError(f"cannot remove {keys.pair!r}: it was not added. See `reaper watch list`.")

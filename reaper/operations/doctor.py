@@ -1,67 +1,37 @@
-"""The checks of `reaper doctor`: the findings of `reaper status`, and checks of the server and of single entries.
+"""The checks of `reaper doctor`: the findings of `reaper status`, and checks of the server and of single entries."""
 
-A check that the Redis user is not allowed to make is listed as unknown.
-"""
-
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from reaper.layout import layout_refusal
-from reaper.operations.foreign_keys import foreign_keys
-from reaper.operations.groups import keys_of
-from reaper.operations.judgement import Finding, Level, judge, note, ok, remarks, unknown, warning, wrong
+from reaper.operations.judgement import Finding, Level, judge, note, ok, remarks, warning, wrong
 from reaper.operations.snapshot import take_snapshot
-from reaper.operations.state import Snapshot
-from reaper.reasons import MOST_WORST
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.membership import DEFAULT_REDELIVERY
 from workers.protocol.calls.refusals import explained
-from workers.protocol.keys import GroupKeys
-from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.keys import TYPES, GroupKeys, NamespaceKeys
 from workers.protocol.messages import counted, entry_order, text
 from workers.protocol.server import knows_claim
 
 PENDING_READ = 100
-NOT_SEEN = "the user lacks the permission. `reaper acl read-only` prints the rules to apply."
-Result = TypeVar("Result")
 
 
 async def diagnose(client: Redis, settings: ReaperSettings, release: str) -> list[Finding]:
-    """Return the findings of every check, those that passed included. Raises redis-py's errors without contact."""
+    """Return the findings of every check, those that passed included. Raises redis-py's errors."""
     found = await _check_server(client, f"{settings.namespace_keys.live}:absent", release)
-    snapshot = await _if_allowed(take_snapshot(client, settings.namespace_keys, settings.groups, release))
-    found += _check_service(snapshot) if snapshot else [unknown("replicas", NOT_SEEN)]
-    policies: dict[str, str] = {group.keys.pair: group.redelivery for group in settings.watched}
-    policies |= {group.group: group.policy for group in snapshot.groups if group.policy} if snapshot else {}
-    groups = [group.keys for group in snapshot.groups] if snapshot else keys_of(list(policies)[:MOST_WORST])
-    if foreign := await _if_allowed(foreign_keys(client, [settings.namespace_keys, *groups])):
-        found.append(wrong("keys", f"{foreign}: another program uses this name. Rename one of them."))
-    for keys in groups:
-        of_entries = await _if_allowed(_check_entries(client, keys, policies.get(keys.pair, DEFAULT_REDELIVERY)))
-        found += [unknown("group", NOT_SEEN, keys.pair)] if of_entries is None else of_entries
-    bad = {finding.group for finding in found if finding.level in (Level.WRONG, Level.UNKNOWN)}
-    return [*found, *(ok("group", "no fault was found", keys.pair) for keys in groups if keys.pair not in bad)]
-
-
-async def _if_allowed(check: Awaitable[Result]) -> Result | None:
-    """Return the result of ``check``, or None if the user lacks the permission. Raises every other error."""
-    try:
-        return await check
-    except RedisError as error:
-        if meaning_of(error) is Meaning.DENIED:
-            return None
-        raise
-
-
-def _check_service(snapshot: Snapshot) -> Iterator[Finding]:
-    yield from judge(snapshot)
-    yield from remarks(snapshot)
-    for replica in snapshot.live:
-        yield ok("replicas", f"{replica.id} holds {counted(replica.held, 'group')}")
+    snapshot = await take_snapshot(client, settings.namespace_keys, settings.groups, release)
+    found += [*judge(snapshot), *remarks(snapshot)]
+    found += [ok("replicas", f"{replica.id} holds {counted(replica.held, 'group')}") for replica in snapshot.live]
+    found += await _check_types(client, [settings.namespace_keys, *(group.keys for group in snapshot.groups)])
+    policies = {group.keys.pair: group.redelivery for group in settings.watched}
+    for group in snapshot.groups:
+        found += await _check_entries(client, group.keys, group.policy or policies.get(group.group, DEFAULT_REDELIVERY))
+    bad = {finding.group for finding in found if finding.level is Level.WRONG}
+    return [*found, *(ok("group", "no fault was found", one.group) for one in snapshot.groups if one.group not in bad)]
 
 
 # --- the server ---------------------------------------------------------------------------------------------
@@ -94,6 +64,18 @@ def _durability(info: dict[str, Any]) -> Iterator[Finding]:
         yield warning("persistence", "no append-only file: a restart loses accepted jobs. Set appendonly yes.")
     else:
         yield ok("persistence", "append-only file")
+
+
+async def _check_types(client: Redis, places: Iterable[GroupKeys | NamespaceKeys]) -> list[Finding]:
+    """Find keys of another type. Redis reports ``WRONGTYPE`` without the name of the key."""
+    expected = {
+        str(getattr(place, one.name)): TYPES[one.name] for place in places for one in fields(place) if one.name in TYPES
+    }
+    return [
+        wrong("keys", f"{key} holds a {kind}, where a {wanted} belongs: another program uses this name. Rename one.")
+        for key, wanted in expected.items()
+        if (kind := text(await client.type(key))) not in (wanted, "none")
+    ]
 
 
 # --- one group ----------------------------------------------------------------------------------------------

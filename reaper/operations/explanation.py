@@ -20,10 +20,6 @@ _STOPS = frozenset({
     ProblemKind.PAUSED,
 })  # fmt: skip
 """Problems that keep recovery from acting."""
-_OF_JOB = (
-    "wanted", "job_id", "place", "source", "entry_id", "owner", "idle_ms", "generation", "first_ms",
-    "quarantined_before", "reason", "error", "complete", "events",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +131,15 @@ class Explanation:
 
     def as_json(self) -> dict[str, Any]:
         """Return the part of ``reaper explain -o json`` for this group."""
-        job, group, (due_in_ms, then) = asdict(self.job), self.group, self.next_step()
+        (due_in_ms, then), job = self.next_step(), asdict(self.job)
+        del job["keys"]
         return {
-            "group": group.group,
-            **{name: job[name] for name in _OF_JOB},
+            "group": self.group.group,
+            **job,
             "deliveries": self.deliveries,
             "max_deliveries": self.max_deliveries,
             "visibility_ms": self.visibility_ms,
             "due_in_ms": due_in_ms,
-            "mode": group.mode,
-            "policy": group.policy,
-            "holder": group.held_by,
-            "token": group.token,
-            "lease_left_ms": group.lease_left_ms,
             "next": then,
             "obstacles": list(self.obstacles()),
         }

@@ -90,14 +90,11 @@ async def set_paused(client: Redis, keys: GroupKeys, paused: bool) -> bool:
 # --- forget -------------------------------------------------------------------------------------------------
 
 
-class ForgetRefusedError(NotPossibleError):
-    """The group cannot be forgotten now, and all keys stay. The message contains the first step."""
-
-
 async def forget(client: Redis, keys: GroupKeys, *, namespace: str, journal_limit: int = DEFAULT_JOURNAL_MAXLEN) -> int:
     """Remove the keys of a group, except dead letters and the journal. Return how many scheduled jobs became ready.
 
-    Raises `ForgetRefusedError` and redis-py's errors.
+    Raises NotPossibleError with the first step, if that is not possible now; then all keys stay. Raises redis-py's
+    errors.
     """
     await _check_unserved(client, keys, namespace)
     words = GroupCalls(keys, journal_limit).spell(keys.stream, Redelivery.STREAM, CALL_BYTES, more_keys=(keys.lease,))
@@ -110,19 +107,19 @@ async def forget(client: Redis, keys: GroupKeys, *, namespace: str, journal_limi
 
 
 async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> None:
-    """Raise ForgetRefusedError if a live replica watches the group. The script looks whether one holds its lease."""
+    """Raise NotPossibleError if a live replica watches the group. The script looks whether one holds its lease."""
     now, of = await server_ms(client), namespace_keys(namespace)
     watched = await read_watched(client, of)
     for replica in await read_replicas(client, of):
         if replica.is_live(now) and keys.pair in watched.get(replica.id, ()):
-            raise ForgetRefusedError(
+            raise NotPossibleError(
                 f"cannot forget {keys.pair}: replica {replica.id} of namespace {namespace!r} still watches it. Remove "
                 "the group from its settings and restart it, or stop it."
             )
 
 
 def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> None:
-    """Raise ForgetRefusedError if the script rejected the call with one of its codes."""
+    """Raise NotPossibleError if the script rejected the call with one of its codes."""
     reasons = {
         "served": f"its lease is held by {replica_of(detail)}. Stop this replica, wait until the lease expires",
         "embedded": f"worker {detail} and other embedded workers recover it. Stop them (a crashed one counts until its "
@@ -134,4 +131,4 @@ def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> Non
     }
     if code in reasons:
         ready = f" ({counted(made_ready, 'waiting job was', 'waiting jobs were')} made ready)" if made_ready else ""
-        raise ForgetRefusedError(f"cannot forget {keys.pair}: {reasons[code]}, and then forget it again{ready}.")
+        raise NotPossibleError(f"cannot forget {keys.pair}: {reasons[code]}, and then forget it again{ready}.")

@@ -38,8 +38,6 @@ class Level(StrEnum):
     OK = "ok"
     NOTE = "note"
     """Worth knowing; nothing is wrong."""
-    UNKNOWN = "unknown"
-    """The user lacks the permission to check it."""
     WARNING = "warning"
     """A risk to remove or to accept; nothing fails because of it now."""
     WRONG = "wrong"
@@ -58,7 +56,6 @@ class Finding:
 
 ok = partial(Finding, Level.OK)
 note = partial(Finding, Level.NOTE)
-unknown = partial(Finding, Level.UNKNOWN)
 warning = partial(Finding, Level.WARNING)
 wrong = partial(Finding, Level.WRONG)
 

@@ -149,10 +149,6 @@ class Snapshot:
                 found[pattern] = PatternCounts(watched=watched, held=ours.held + theirs.held, problems=problems)
         return found
 
-    def group(self, pair: str) -> GroupState | None:
-        """Return the state of ``stream/group``, or None for a group that was not read."""
-        return next((one for one in self.groups if one.group == pair), None)
-
     @property
     def live(self) -> tuple[Replica, ...]:
         """Replicas with a fresh heartbeat."""

@@ -190,7 +190,7 @@ def test_a_worker_runs_again_whose_event_loop_has_gone_under_it(server: RedisSer
     worker = make_worker(server.url, print)
     loop = asyncio.new_event_loop()
     run = loop.create_task(worker.run())
-    loop.run_until_complete(wait_until(lambda: worker.process and worker.process.has_worked, "it works"))
+    loop.run_until_complete(wait_until(lambda: worker.process and not worker.process.obstacles(), "it works"))
     loop.close()
     del run
 

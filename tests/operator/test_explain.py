@@ -43,7 +43,6 @@ async def test_a_pending_job_has_an_owner_and_a_deadline(scene: Scene, reaper: C
         "pending", "orders", entry, "w7", 1, []
     ]  # fmt: skip
     assert 2_000_000 < told["due_in_ms"] <= 3_000_000
-    assert _shown(told, "holder", "token") == ["alice-1-abc", 7]
     assert told["next"].startswith("unless it is settled or extended within ")
     assert told["next"].endswith("it is copied to orders and ready again, for delivery 2 of 3")
 
@@ -125,7 +124,6 @@ async def test_that_no_replica_holds_the_group_is_said(scene: Scene, reaper: Com
     await _served(scene)
     await scene.beats()
     entry = await scene.stalled("n", 1)
-    assert "holder     alice-1-abc (token 7, lease 60 min left)" in (await reaper("explain", entry)).out
     await scene.client.delete(scene.keys.lease)
     (said,) = (await _explained(reaper, entry))["obstacles"]
     assert said.startswith("no replica holds the lease of this group.")

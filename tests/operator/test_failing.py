@@ -18,7 +18,7 @@ from tests.support.dump import dump
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer
 from workers.protocol.address import shown_address
-from workers.protocol.keys import TYPES, group_keys, namespace_keys
+from workers.protocol.keys import TYPES, namespace_keys
 from workers.runtime.printing import show
 
 pytestmark = pytest.mark.anyio
@@ -95,13 +95,15 @@ async def test_wrong_options_are_text() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ACT if not name.endswith("show")])
-async def test_a_key_that_holds_something_else_is_named(reaper: Command, client: Redis, name: str) -> None:
+async def test_a_key_that_holds_something_else_is_a_case_for_the_doctor(
+    reaper: Command, client: Redis, name: str
+) -> None:
     for key in (KEYS.stream, KEYS.dead, KEYS.settings):
         await client.set(key, "somebody else's")
     answer = await reaper(*typed(name))
     assert answer.code == 2
-    assert "orders holds a string, where a stream belongs" in answer.err
-    assert "{orders}:group:billing holds a string, where a hash belongs" in answer.err
+    assert "WRONGTYPE" in answer.err
+    assert "`reaper doctor` names the key" in answer.err
 
 
 KINDS = {name: kind for name, kind in TYPES.items() if hasattr(KEYS, name) or hasattr(NAMESPACE, name)}
@@ -156,21 +158,14 @@ async def test_where_one_key_does_nothing_in_it_is_changed(
             assert after.get(key) == before.get(key), f"{name} changes {key}"
 
 
-async def test_keys_of_the_namespace_are_named_and_only_the_first_of_many(reaper: Command, client: Redis) -> None:
-    other = group_keys("mail", "sender")
-    for key in (NAMESPACE.replicas, KEYS.stream, KEYS.dead, other.stream, other.dead):
-        await client.rpush(key, "somebody else's")
-    answer = await reaper("groups", "pause", "orders/billing", REAPER_GROUPS=f"{KEYS.pair},{other.pair}")
-    assert "{reaper}:replicas holds a list, where a hash belongs; " in answer.err
-    assert " (and 2 more): " in answer.err
-
-
 async def test_the_doctor_names_them_as_well(reaper: Command, client: Redis) -> None:
     await client.set(KEYS.schedule, "somebody else's")
+    await client.rpush(NAMESPACE.replicas, "somebody else's")
     found = (await reaper("doctor", *PAIR, "-o", "json")).data["findings"]
-    (keys,) = [one for one in found if one["check"] == "keys"]
-    assert keys["level"] == "wrong"
-    assert keys["text"].startswith("{orders}:scheduled:billing holds a string, where a sorted set belongs: ")
+    first, other = [one for one in found if one["check"] == "keys"]
+    assert (first["level"], other["level"]) == ("wrong", "wrong")
+    assert first["text"].startswith("{reaper}:replicas holds a list, where a hash belongs: ")
+    assert other["text"].startswith("{orders}:scheduled:billing holds a string, where a zset belongs: ")
 
 
 def test_no_lines_are_nothing_and_no_empty_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,7 +157,6 @@ async def test_on_a_terminal_only_our_colours_are_there(server: RedisServer) -> 
         ("dead-letters", "show", "a\x1b[2J/b\u202e", "1-1"),
         ("dead-letters", "redrive", "a/b", "\x1b[2J"),
         ("explain", "\x1b[2J\udcff\u202e", "--groups", "orders/billing"),
-        ("acl", "--user", "\x1b[2J\nforged", "--groups", "orders/billing"),
     ],
 )
 @pytest.mark.usefixtures("client")
