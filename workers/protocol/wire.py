@@ -116,10 +116,7 @@ class _Improved(AbstractConnection):
             raise
 
     async def can_read(self) -> bool:
-        """Raise RedisConnectionError if the connection was reset while idle, so that it is made again.
-
-        asyncio keeps that error for the next command, which would look like one with a lost reply.
-        """
+        """Raise RedisConnectionError if the connection was reset while idle. asyncio raises that too late."""
         if self._reader is not None and self._reader.exception() is not None:
             raise RedisConnectionError("the connection was reset") from self._reader.exception()
         return await super().can_read()
@@ -140,11 +137,7 @@ class _BlockingImproved(BlockingConnection):
 
 
 class Pool(BlockingConnectionPool):
-    """Tells an exhausted pool from a server that does not answer, and gives out connected connections first.
-
-    The last returned connection is next. A connection that could not connect would fail again and again while connected
-    ones are idle, above all if the server accepts no more clients.
-    """
+    """Gives out connected connections first, because the server may accept no more clients."""
 
     async def get_connection(self, *words: Any, **options: Any) -> AbstractConnection:
         """Return a connected connection. Raises what redis-py raises, or AllInUseError."""
@@ -174,8 +167,7 @@ def _read_certificates(connection: SSLConnection) -> None:
 async def _said_to_newcomers(connection: AbstractConnection) -> str:
     """Return why the server turns new connections away, or ''.
 
-    It says so before it is asked, and closes. A client that has written by then mostly sees only the reset, because its
-    kernel drops the earlier bytes. So this one reads first, and does not write.
+    It says so before it is asked, and closes. A client that writes sees only the reset, so this one only reads.
     """
     if isinstance(connection, SSLConnection):
         return ""
