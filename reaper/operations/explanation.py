@@ -61,11 +61,9 @@ class Explanation:
                 left = max(0, job.due_ms - self.snapshot.now_ms)
                 return left, f"becomes ready in {duration(left)}" if left else "is due, and becomes ready now"
             case Place.QUARANTINED:
-                before = job.quarantined_before
-                turn = f"after {counted(before, 'other job')}" if before else "as the next one"
                 are = counted(group.released, "released job is", "released jobs are")
                 then = f", when the {are} settled" if group.released else ""
-                return None, f"is quarantined, because it has one delivery left: it becomes ready {turn}{then}"
+                return None, f"is quarantined, because it has one delivery left: it becomes ready in its turn{then}"
             case Place.DEAD:
                 command = f"reaper dead-letters redrive {group.keys.word} {job.entry_id}"
                 return None, f"nothing, because it is a dead letter: `{command}` makes it ready again"

@@ -78,8 +78,6 @@ class FoundJob:
     """It was released from quarantine, and is not settled yet."""
     due_ms: int = 0
     """When a scheduled job becomes ready."""
-    quarantined_before: int = 0
-    """Quarantined jobs in front of it."""
     reason: str = ""
     """Why it is dead."""
     error: str = ""
@@ -158,8 +156,6 @@ async def _newest_first(
     client: Redis, key: str, depth: int, jobs: Collection[FoundJob]
 ) -> AsyncIterator[Sequence[Any]]:
     """Read at most ``depth`` entries of a stream backwards, and note in each job if there may be more."""
-    if await client.type(key) != b"stream":
-        return
     end, left = "+", depth
     while left > 0:
         rows: Any = await client.xrevrange(key, end, "-", min(PAGE, left))
@@ -237,26 +233,23 @@ async def _find_scheduled(client: Redis, job: FoundJob) -> bool:
     """Search the schedules, page by page, for a job ID or the ID of the entry that the job had."""
     script = load_script("reaper", "find_scheduled")
     for schedule in (job.keys.schedule, job.keys.stream_schedule):
-        if await client.type(schedule) != b"zset":
-            continue
         for wanted in job.ids:
             next_rank, found = 0, []
             while next_rank >= 0:
                 next_rank, *found = await script.run(client, [schedule], [wanted, next_rank, PAGE])
             if found:
-                await _take_scheduled(client, job, schedule, found)
+                _take_scheduled(job, schedule, found)
                 return True
     return False
 
 
-async def _take_scheduled(client: Redis, job: FoundJob, schedule: str, found: Sequence[Any]) -> None:
-    rank, score, job_id, deliveries, generation, first_ms, entry_id = found
+def _take_scheduled(job: FoundJob, schedule: str, found: Sequence[Any]) -> None:
+    score, job_id, deliveries, generation, first_ms, entry_id = found
     job.source, job.entry_id, job.job_id = schedule, text(entry_id), text(job_id)
     job.deliveries_before, job.generation = whole_number(deliveries, 0), whole_number(generation, 0)
     job.first_ms, job.place, job.due_ms = whole_number(first_ms, 0), Place.SCHEDULED, int(float(score))
     if float(score) >= QUARANTINE_SCORE:
         job.place, job.due_ms = Place.QUARANTINED, 0
-        job.quarantined_before = rank - int(await client.zcount(schedule, "-inf", f"({QUARANTINE_SCORE}"))
 
 
 async def _find_dead(client: Redis, job: FoundJob, depth: int) -> bool:

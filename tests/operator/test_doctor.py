@@ -165,12 +165,6 @@ async def test_nothing_is_written(scene: Scene, reaper: Command) -> None:
     assert await scene.state() == before
 
 
-async def test_quiet_leaves_out_what_is_fine(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    shown = (await reaper("doctor", "--quiet")).out.splitlines()
-    assert [line.split()[:2] for line in shown if line] == [["warning", "persistence"]]
-
-
 @pytest.mark.contract
 async def test_the_rights_to_read_are_enough(scene: Scene, server: RedisServer, reaper: Command) -> None:
     await _served(scene)
