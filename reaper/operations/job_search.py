@@ -16,7 +16,6 @@ from workers.protocol.events import EventName, LifecycleEvent, events_of
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
     CLAIM_READY_MS,
-    FIELD_QUARANTINED,
     Pending,
     Redelivery,
     entry_order,
@@ -72,10 +71,6 @@ class FoundJob:
     first_ms: int = 0
     own_visibility_ms: int = 0
     """The visibility timeout that the job has of its own, or 0."""
-    is_quarantined: bool = False
-    """Its entry has been in quarantine."""
-    is_released: bool = False
-    """It was released from quarantine, and is not settled yet."""
     due_ms: int = 0
     """When a scheduled job becomes ready."""
     reason: str = ""
@@ -103,10 +98,8 @@ class FoundJob:
 
     def take_entry(self, source: str, row: Sequence[Any], place: Place) -> None:
         """Note an entry of the job, and its reserved fields."""
-        pairs = list(pair_up(row[1]))
-        metadata = read_metadata(row[0], pairs)
+        metadata = read_metadata(row[0], pair_up(row[1]))
         self.place, self.source, self.entry_id = place, source, text(row[0])
-        self.is_quarantined = any(name == FIELD_QUARANTINED for name, _ in pairs)
         self.job_id, self.generation, self.first_ms = text(metadata.job_id), metadata.generation, metadata.first_ms
         self.deliveries_before, self.own_visibility_ms = metadata.deliveries, metadata.visibility_ms
 
@@ -217,11 +210,7 @@ async def _take_delivery(client: Redis, job: FoundJob, pending: Pending) -> None
     """Note a delivery. With policy `in-place`, workers read an entry that was given back, so it is ready."""
     job.place, job.owner = Place.PENDING, text(pending.consumer)
     job.idle_ms, job.times_delivered = int(pending.idle_ms), int(pending.delivery_count)
-    pipe = client.pipeline(transaction=False)
-    pipe.hget(job.keys.settings, "policy")
-    pipe.hget(job.keys.quarantine, job.entry_id)
-    policy, released = await pipe.execute()
-    job.is_released = released is not None
+    policy = await client.hget(job.keys.settings, "policy")
     if job.is_given_back and policy == Redelivery.IN_PLACE.encode():
         job.place, job.owner, job.idle_ms = Place.READY, "", 0
 
