@@ -99,9 +99,7 @@ class Explanation:
         """Return the decision of recovery about the delivery, in short (``lua/prelude/8_fate.lua`` decides it)."""
         limit, count = self.max_deliveries, self.deliveries
         if count >= limit:
-            return (
-                f"dead-lettered, because {limit} deliveries are used up, or quarantined again if the last never began"
-            )
+            return f"dead-lettered after {limit} deliveries, or quarantined again if the last one never began"
         if count == limit - 1 and not self.job.is_given_back:
             return f"quarantined: its next delivery ({count + 1} of {limit}) is its last, and runs alone"
         return f"ready again, for delivery {count + 1} of {limit}"
