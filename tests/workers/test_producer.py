@@ -29,7 +29,7 @@ from workers.new_jobs import MAX_FIELDS, Fields
 from workers.outbox import CALL_JOBS
 from workers.producer import MAX_CALLS
 from workers.protocol.calls import CALL_BYTES
-from workers.protocol.calls.enqueueing import ENQUEUE, Enqueueing
+from workers.protocol.calls.enqueueing import ENQUEUE
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, InvalidJobError, UnreachableError
 
@@ -236,7 +236,7 @@ def test_a_duration_that_is_none_is_refused(make: Make, duration: Any) -> None:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> "Calls":
     calls = Calls()
-    monkeypatch.setattr("workers.producer.enqueue", calls.make)
+    monkeypatch.setattr(ENQUEUE, "run", calls.make)
     return calls
 
 
@@ -248,14 +248,14 @@ class Calls:
         self.answer = anyio.Event()
         self.error: Exception | None = None
 
-    async def make(self, _client: object, request: Enqueueing) -> list[bool]:
+    async def make(self, _client: object, _keys: object, _words: object) -> list[int]:
         self.made += 1
         self.under_way += 1
         await self.answer.wait()
         self.under_way -= 1
         if self.error:
             raise self.error
-        return [True] * len(request.jobs)
+        return [1]  # each call has one job
 
 
 async def test_many_tasks_take_turns(calls: Calls) -> None:
