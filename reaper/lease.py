@@ -1,16 +1,14 @@
 """The lease of one group in Redis. Each call is one script, and its answer is an outcome, not an error."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from reaper.pipelined import PipelinedClient
+from reaper.context import ReplicaContext
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import GroupCalls
-from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 from workers.runtime.settings import to_ms
@@ -23,7 +21,7 @@ OFFER = "offer:"
 """The value of a lease that is for one replica only begins so. The ID of the replica follows."""
 OFFER_MS = 2_000
 """For so long a lease that was handed over is for one replica only."""
-PAGE = 100
+PAGE = 500
 """Pending entries that a tick reads."""
 
 
@@ -55,43 +53,20 @@ class Taken:
     """The former group settings: policy, visibility timeout in ms, max_deliveries, recovery mode."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """The answer to a holder that has extended its lease."""
-
-    due_ms: int = -1
-    """Time until something scheduled is due; 0 = it is, -1 = nothing is scheduled."""
-    has_settings: bool = True
-    """The group has its settings."""
-    rows: Sequence[Any] = ()
-    """Pending entries of the stream behind the position that was asked for, as ``XPENDING`` returns them."""
-    retry_rows: Sequence[Any] = ()
-    error: str = ""
-    """What Redis said to a part of the look that failed."""
-
-
-IDLE = Tick()
-
-
-@dataclass(frozen=True, slots=True)
 class GroupLease:
     """The lease of one group, for one replica. Methods raise what redis-py raises."""
 
-    client: PipelinedClient
-    group: WatchedGroup
-    replica_id: str
-    ttl: timedelta
-    journal_limit: int
-    """Length of the journal; 0 = none is written."""
-
-    @property
-    def keys(self) -> GroupKeys:
-        """The group's keys."""
-        return self.group.keys
+    def __init__(self, context: ReplicaContext, group: WatchedGroup) -> None:
+        self.group = group
+        self.keys = group.keys
+        self.replica_id = context.replica_id
+        self._client = context.leases
+        self._ttl_ms = to_ms(context.settings.lease_of(group))
+        self._journal_limit = context.settings.journal_limit
 
     def new_holder(self) -> str:
         """Return the value of the lease in a new term. A call of an earlier term cannot pass for one of this term."""
-        return f"{self.replica_id}.{secrets.token_hex(8)}@{to_ms(self.ttl)}"
+        return f"{self.replica_id}.{secrets.token_hex(8)}@{self._ttl_ms}"
 
     async def take(self, holder: str, *, token: int = 0) -> Taken:
         """Take the lease if it is free or offered to us, and write the settings of the group (``lease_take.lua``).
@@ -100,11 +75,11 @@ class GroupLease:
         is not taken.
         """
         keys, group = self.keys, self.group
-        words = GroupCalls(keys, self.journal_limit).spell(
-            keys.stream, holder, to_ms(self.ttl), self.replica_id, group.redelivery, to_ms(group.visibility_timeout),
+        words = GroupCalls(keys, self._journal_limit).spell(
+            keys.stream, holder, self._ttl_ms, self.replica_id, group.redelivery, to_ms(group.visibility_timeout),
             group.max_deliveries, token, more_keys=(keys.lease,),
         )  # fmt: skip
-        won, *reply = await LEASE_TAKE.run(self.client, *words)
+        won, *reply = await LEASE_TAKE.run(self._client, *words)
         if not won:
             return Taken(text(reply[0]), left_ms=reply[1])
         token, _, refusal, *before = reply
@@ -113,13 +88,13 @@ class GroupLease:
     def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:
         """Extend the lease, note a beat, and look behind a position in each stream (``tick.lua``).
 
-        ``retry_after`` is empty if there is no retry stream. `read_tick` reads the answer.
+        ``retry_after`` is empty if there is no retry stream.
         """
         keys = self.keys
-        self.client.ask_script(
+        self._client.ask_script(
             TICK,
             [keys.stream, keys.settings, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
-            [holder, to_ms(self.ttl), keys.group, after, retry_after, PAGE],
+            [holder, self._ttl_ms, keys.group, after, retry_after, PAGE],
             answered,
         )
 
@@ -128,27 +103,15 @@ class GroupLease:
         keys = self.keys
         return bool(
             await LEASE_HAND.run(
-                self.client,
+                self._client,
                 [keys.lease, keys.settings, keys.journal],
-                [keys.group, self.journal_limit, holder, to, OFFER_MS, why],
+                [keys.group, self._journal_limit, holder, to, OFFER_MS, why],
             )
         )
 
     def look(self, answered: Callable[[str | Exception], None]) -> None:
         """Pass the value of the lease to ``answered``, '' if it is free, or an error of redis-py."""
-        self.client.ask(
+        self._client.ask(
             ("GET", self.keys.lease),
             lambda found: answered(found if isinstance(found, Exception) else text(found or b"")),
         )
-
-
-def read_tick(reply: Any) -> Tick | Exception | None:
-    """Read the answer to a tick. None = the lease is not ours any more. An error of redis-py is returned."""
-    if reply == 1:
-        return IDLE
-    if reply == 0:
-        return None
-    if isinstance(reply, Exception):
-        return reply
-    due_ms, has_settings, rows, retry_rows, error = reply
-    return Tick(due_ms, has_settings == 1, rows, retry_rows, text(error))

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 import anyio
 from redis.exceptions import RedisError, ResponseError
 
+from reaper.context import ReplicaContext
 from reaper.reasons import FEW_GROUPS, REPORTED, count_patterns, worst
-from reaper.recovery.context import ReplicaContext
 from reaper.replicas import PatternCounts
 from reaper.sharing.tenures import Tenures
 from workers.protocol.calls.group_load import look_at_group

@@ -20,19 +20,17 @@ from typing import Self
 import anyio
 from anyio.abc import TaskStatus
 
+from reaper.context import ReplicaContext
 from reaper.metrics import ReplicaMetrics
 from reaper.pipelined import PipelinedClient
 from reaper.reasons import count_patterns, worst
-from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport, Replica
 from reaper.settings import ReaperSettings
 from reaper.sharing.registry import Registry
 from reaper.sharing.tenures import Tenures
 from workers.protocol.connection import commands_client
-from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.server import check_server
-from workers.runtime.clock import monotonic_ms
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.pauses import once_served
@@ -71,16 +69,6 @@ class Reaper:
         self._client = commands_client(settings.redis_url, max_connections=CONNECTIONS)
         self._leases = commands_client(settings.redis_url, max_connections=CONNECTIONS)
         self._listener = notices_client(settings.redis_url, self._keys.replicas)
-        self._registry = Registry(
-            self._leases,
-            self._keys,
-            settings,
-            self.replica_id,
-            self._replica,
-            lambda: self._tenures.pairs,
-            self._reranked,
-            self._found,
-        )
         self._context = ReplicaContext(
             replica_id=self.replica_id,
             settings=settings,
@@ -89,10 +77,9 @@ class Reaper:
             reads=PipelinedClient(self._client),
             leases=PipelinedClient(self._leases),
             notices=Notices(self._listener),
-            changed=self._registry.at_once,
-            server_ms=lambda: monotonic_ms() + self._registry.clock_offset_ms,
         )
-        self._tenures = Tenures(self._context, lambda: self._registry.able)
+        self._tenures = Tenures(self._context)
+        self._registry = Registry(self._context, self._tenures, self._replica)
         self._metrics = ReplicaMetrics(self._context, self._tenures, lambda: len(self.refusals))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scope: anyio.CancelScope | None = None
@@ -120,7 +107,7 @@ class Reaper:
     @property
     def has_registered(self) -> bool:
         """Tell whether the replica has connected to Redis and run its scripts."""
-        return self._registry.able is not None
+        return self._context.able is not None
 
     @property
     def has_worked(self) -> bool:
@@ -189,9 +176,6 @@ class Reaper:
         if self._loop is not None and self._scope is not None:  # else `run` sees that it need not begin
             call_in(self._loop, self._scope.cancel)
 
-    def _found(self) -> None:
-        self._tenures.watch(self.settings.watched_with(self._registry.discovery.found or {}))
-
     async def __aenter__(self) -> Self:
         tasks = await self._inside.enter_async_context(anyio.create_task_group())
         try:
@@ -209,13 +193,6 @@ class Reaper:
             return await self._inside.__aexit__(kind, error, trace)  # perhaps `run` failed, and cancelled the block
         await self._inside.aclose()  # the block's own error stays as it is, outside of any exception group
         return None
-
-    def _reranked(self) -> None:
-        logger.info(
-            "replicas share the groups: %s",
-            fields(number=len(self._registry.able or ()), replicas=",".join(self._registry.able or ())),
-        )
-        self._tenures.rerank()
 
     # ---- registration
 

@@ -4,8 +4,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-MAX_DOUBLINGS = 62
-"""Beyond that every cap is reached, and numbers grow for nothing."""
 UNCOUNTED_MAX_AGE_MS = 86_400_000
 
 
@@ -22,8 +20,7 @@ class Backoff:
 
     def longest_ms(self, failures: int) -> int:
         """Return the longest delay after so many failures in a row (from 1)."""
-        doublings = min(max(0, failures - 1), MAX_DOUBLINGS)
-        return min(self.cap_ms, self.base_ms << doublings)
+        return min(self.cap_ms, self.base_ms << min(max(0, failures - 1), 62))
 
     def delay_ms(self, failures: int, jitter: Callable[[], float] = random.random) -> int:
         """Return the delay after so many failures in a row. ``jitter`` returns a part of the longest delay, 0 to 1."""

@@ -14,8 +14,6 @@ import click
 
 from workers.program import load_worker
 from workers.protocol.errors import HandlerExitError
-from workers.protocol.log_fields import fields
-from workers.protocol.messages import first_of
 from workers.runtime.event_loop import run_in_loop
 from workers.runtime.health_server import health_server
 from workers.runtime.logs import log_to_stderr
@@ -78,9 +76,7 @@ def _work(worker: Worker) -> int:
     try:
         return run_in_loop(_run, worker)
     except (SystemExit, KeyboardInterrupt):
-        left = worker.process.in_hand() if worker.process else []
-        jobs = first_of([held.raw_id for held in left]) or "-"
-        logger.exception("a task of the program stopped the worker: %s", fields(pending_jobs=jobs))
+        logger.exception("a task of the program stopped the worker")
         return NEGATIVE_EXIT
 
 
@@ -107,15 +103,7 @@ def serving_health(worker: Worker) -> AbstractAsyncContextManager[int | None]:
 
 
 def _obstacles(worker: Worker) -> list[str]:
-    """Return why the worker is not ready: it must have read from its group, and must not be stopping."""
-    process = worker.process
-    if process is not None and process.is_stopping:
-        return ["the worker is stopping"]
-    if process is not None and process.refusals:
-        return [f"Redis rejects a call: {why}" for why in process.refusals]
-    if process is None or not process.has_joined:
-        return ["the group is not joined yet"]
-    return [] if process.has_worked else ["the worker has not read from its group yet"]
+    return worker.process.obstacles() if worker.process else ["the worker has not begun to join its group"]
 
 
 def _end(code: int) -> None:

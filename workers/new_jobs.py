@@ -1,7 +1,7 @@
 """New jobs, in the form of programs and in the form of the stream. Invalid jobs are rejected here."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from workers.protocol.messages import (
     is_job_id,
 )
 from workers.runtime.settings import Duration, duration_in_ms
-from workers.runtime.settings_errors import shown
 
 Word = str | bytes | int | float
 Fields = Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[Word, Word]]
@@ -58,7 +57,12 @@ def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> 
 
 def _encode_fields(fields: Fields) -> list[bytes]:
     words: list[bytes] = []
-    for name, value in fields.items() if isinstance(fields, Mapping) else _checked_pairs(fields):
+    given: Iterable[tuple[Word, Word]] = fields.items() if isinstance(fields, Mapping) else fields
+    try:
+        pairs = [(name, value) for name, value in given]
+    except (TypeError, ValueError) as error:
+        raise InvalidJobError(f"{fields!r:.100} is not a job. Give a mapping or pairs.") from error
+    for name, value in pairs:
         encoded = _encode_word(name)
         if encoded.startswith(RESERVED_PREFIX):
             raise InvalidJobError(
@@ -71,15 +75,6 @@ def _encode_fields(fields: Fields) -> list[bytes]:
     return words
 
 
-def _checked_pairs(fields: Iterable[Any]) -> Iterator[tuple[Word, Word]]:
-    try:
-        for pair in fields:
-            name, value = [pair] if isinstance(pair, str | bytes) else pair  # text of two characters is no pair
-            yield name, value
-    except (TypeError, ValueError) as error:
-        raise InvalidJobError(f"{shown(fields)} is not a job. Give a mapping or pairs.") from error
-
-
 def _encode_word(word: Word) -> bytes:
     if isinstance(word, bytes):
         return word
@@ -89,7 +84,7 @@ def _encode_word(word: Word) -> bytes:
         if type(word) in (int, float):  # a bool is an int, too, but has no usual text form
             return str(word).encode()
     except ValueError as error:
-        raise InvalidJobError(f"a field cannot hold {shown(word)}: {error}.") from error
+        raise InvalidJobError(f"a field cannot hold {word!r:.100}: {error}.") from error
     raise InvalidJobError(f"a field cannot hold {word!r:.100}. Give str, bytes, int or float.")
 
 

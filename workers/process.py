@@ -18,11 +18,9 @@ from workers.loop.heartbeat import Begin, Heartbeat, begin_thread
 from workers.loop.in_flight import Delivery
 from workers.loop.isolation import Isolation
 from workers.loop.reading import Reader
-from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Gatherer, Slots
-from workers.protocol.calls.membership import GroupSettings
 from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words
@@ -50,7 +48,7 @@ class WorkerProcess:
         self,
         settings: WorkerSettings,
         handlers: Handlers,
-        callbacks: Callbacks[str],
+        callbacks: Callbacks,
         begin: Begin = begin_thread,
     ) -> None:
         """``begin`` is for the heartbeat. Raises ConfigurationError if the handlers cannot run jobs."""
@@ -64,6 +62,7 @@ class WorkerProcess:
         self._runners = anyio.create_task_group()
         # ---- the parts
         self._context = context = WorkerContext.make(settings, callbacks)
+        self.consumer, self.counts = context.consumer, context.reporter.counts
         self._upkeep = Upkeep(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)
         self._heartbeat = Heartbeat(context, begin)
@@ -90,13 +89,17 @@ class WorkerProcess:
 
         Raises HandlerExitError if a handler or a callback has raised SystemExit or KeyboardInterrupt.
         """
+        reporter = self._context.reporter
         receiver = received(signal.SIGTERM, signal.SIGINT) if handle_signals else nullcontext()
         with receiver as signals:
             try:
                 async with anyio.create_task_group() as tasks:
                     if signals is not None:
                         tasks.start_soon(self._obey, signals)
-                    if await self._joined():
+                    with self._joining:
+                        await once_served(self._join, lambda why: reporter.failed(JOINING, why))
+                        reporter.works(JOINING)
+                    if not self._joining.cancelled_caught:
                         await self._serve(task_status)
                     tasks.cancel_scope.cancel()
             except BaseExceptionGroup as group:
@@ -109,15 +112,6 @@ class WorkerProcess:
                 self.finished = True
             if not self._stop_asked.is_set():
                 raise RuntimeError("worker stopped unexpectedly: an internal task was cancelled.")
-
-    async def _joined(self) -> bool:
-        """Join the group. Return False if the worker was stopped before."""
-        reporter = self._context.reporter
-        with self._joining:
-            await once_served(self._join, lambda why: reporter.failed(JOINING, why))
-            reporter.works(JOINING)
-            return True
-        return False
 
     async def _serve(self, task_status: TaskStatus[None]) -> None:
         membership = self._context.membership
@@ -164,39 +158,22 @@ class WorkerProcess:
     # ---- state, read by other threads too
 
     @property
-    def consumer(self) -> str:
-        """Our name in the group."""
-        return self._context.consumer
-
-    @property
-    def counts(self) -> Counts:
-        """The counts of finished work."""
-        return self._context.reporter.counts
-
-    @property
     def has_joined(self) -> bool:
         """Whether the group was joined and its settings are known."""
         return self._context.membership.joins > 0
-
-    @property
-    def has_worked(self) -> bool:
-        """A read of the group has succeeded, as well as joining it."""
-        return self.has_joined and self._reader.has_read
 
     @property
     def refusals(self) -> list[str]:
         """The calls that Redis rejects now, as ``part: reason``. Empty if it rejects none."""
         return self._context.reporter.troubles.refusals
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether it is stopping, or has ended."""
-        return self.finished or self._stop_asked.is_set()
-
-    @property
-    def group_settings(self) -> GroupSettings:
-        """The group's settings. Only after joining."""
-        return self._context.membership.group_settings
+    def obstacles(self) -> list[str]:
+        """Return why the worker is not ready: it must have read from its group, and must not be stopping."""
+        if self.finished or self._stop_asked.is_set():
+            return ["the worker is stopping"]
+        if self.refusals:
+            return [f"Redis rejects a call: {why}" for why in self.refusals]
+        return [] if self.has_joined and self._reader.has_read else ["the worker has not read from its group yet"]
 
     def in_hand(self) -> list[Delivery]:
         """Return the deliveries that are queued, run, or wait for their settlement."""
@@ -237,7 +214,7 @@ class WorkerProcess:
             await self._check_claim(settings.redelivery)
             await membership.join()
             await self._check_claim(membership.group_settings.redelivery)
-            if settings.adopts:
+            if settings.name:
                 await self._adoption.look_for_earlier_processes()
         except (RedisError, OSError) as error:
             raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}") from error
@@ -264,16 +241,13 @@ class WorkerProcess:
         self._context.telemetry.close()
         self._runner.expires = False
         await self._heartbeat.stop()
-        self._count_what_is_left()
+        self.counts.abandoned = left = len(self.in_hand())
+        if left:
+            logger.warning("worker leaves jobs pending: %s", fields(consumer=self.consumer, jobs=left))
+        logger.info("worker stopped: %s", fields(consumer=self.consumer, **self.counts.facts()))
         with anyio.move_on_after(FAREWELL_S):
             await self._callbacks.drain()
             try:
                 await self._adoption.leave()
             except (RedisError, OSError) as error:
                 logger.debug("consumer was not removed: %s", fields(consumer=self.consumer, cause=error))
-
-    def _count_what_is_left(self) -> None:
-        self.counts.abandoned = left = len(self.in_hand())
-        if left:
-            logger.warning("worker leaves jobs pending: %s", fields(consumer=self.consumer, jobs=left))
-        logger.info("worker stopped: %s", fields(consumer=self.consumer, **self.counts.facts()))

@@ -145,11 +145,6 @@ class WorkerSettings(ProgramSettings):
         return Backoff(to_ms(self.backoff_base), to_ms(self.backoff_cap))
 
     @property
-    def adopts(self) -> bool:
-        """Tell whether the name was configured, so that what earlier processes of it held is ours to run."""
-        return bool(self.name)
-
-    @property
     def base_name(self) -> str:
         """The part of the consumer name that earlier processes had, too: the configured name, or the host's."""
         return self.name or socket.gethostname()

@@ -12,7 +12,7 @@
 -- ARGV[1] holder  ARGV[2] the lease's TTL in ms  ARGV[3] group  ARGV[4] where the page begins in the stream ('-' or '(ID')
 -- ARGV[5] the same in the retry stream ('' = it is not looked at)  ARGV[6] pending entries of a page
 --
--- Returns 0 (not ours: nothing was done), 1 (ours, and there is nothing to do), or {ms until something scheduled is due (0 = it is, or
+-- Returns 0 (not ours: nothing was done), or {ms until something scheduled is due (0 = it is, or
 -- a quarantined job waits; -1 = nothing is scheduled), 1 if the group has its settings, rows of the stream as of XPENDING, rows of the retry stream, error ('')}.
 -- Fence: the whole value is compared.
 
@@ -50,8 +50,5 @@ for i = 6, 7 do
   if score and (due < 0 or score - at < due) then
     due = last >= QUARANTINE_SCORE and 0 or math.max(0, score - at)
   end
-end
-if due < 0 and has_settings == 1 and #rows == 0 and #of_retry == 0 and failed == '' then
-  return 1
 end
 return { due, has_settings, rows, of_retry, failed }

@@ -6,17 +6,17 @@ deliveries of a consumer that a third party deletes (`reaper.recovery.lost`).
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import anyio
 from redis.exceptions import RedisError, ResponseError
 
+from reaper.context import ReplicaContext
 from reaper.failpoints import failpoint
-from reaper.lease import PAGE, EndOfTerm, GroupLease, Tick, read_tick
+from reaper.lease import PAGE, EndOfTerm, GroupLease
 from reaper.reasons import FEW_GROUPS
-from reaper.recovery.context import ReplicaContext
 from reaper.recovery.lost import LostDeliveries
 from reaper.recovery.notes import MOVE_DUE, GroupNotes
 from reaper.recovery.observing import Observer
@@ -31,10 +31,13 @@ from workers.protocol.calls.group_moves import Authority, DueMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
-from workers.protocol.messages import Redelivery
+from workers.protocol.messages import Redelivery, text
 from workers.runtime.clock import monotonic_ms
 
 logger = logging.getLogger(__name__)
+
+Rows = Sequence[Any]
+"""Pending entries, as ``XPENDING`` returns them."""
 
 RELEASE_POLL_S = (0.02, 0.5)
 """How often released jobs are looked at: often while they settle, seldom while a long one runs."""
@@ -48,12 +51,6 @@ SPREAD = 0.2
 
 class GroupWatch:
     """One group, one term. An idle group has no task: an alarm sends its tick, and a callback reads the answer."""
-
-    __slots__ = (
-        "_alarm", "_chores", "_context", "_end", "_ended", "_has_scanned", "_interval_s", "_keys", "_lease", "_lost",
-        "_next_full_s", "_notes", "_observer", "_poll_s", "_scanned_s", "_sources", "_term", "_ticking", "_writer",
-        "group",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -74,9 +71,7 @@ class GroupWatch:
         self._keys = group.keys
         self._chores = Chores(context.wheel, context.tasks, group.keys.pair, self._failed)
         self._observer = Observer(context, group, notes.report) if context.settings.observe else None
-        self._writer = self._observer or GroupWriter(
-            context.recoveries, context.reads, group, term, lease.journal_limit
-        )
+        self._writer = self._observer or GroupWriter(context, group, term)
         self._lost = LostDeliveries(self._writer, context.settings.consumer_retention)
         self._sources: dict[str, SourceWatch] = {}
         self._alarm = Alarm(self._tick)
@@ -153,7 +148,7 @@ class GroupWatch:
         self._lease.tick(self._term.holder, after, retry_after, self._answered)
 
     def _tick_again(self, pause_s: float) -> None:
-        self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S)
+        self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S if pause_s else 0)
 
     def _answered(self, reply: Any) -> None:
         if self._end is None:  # else it was asked for in a term that is over
@@ -162,38 +157,29 @@ class GroupWatch:
             scanner.page_ends()
 
     def _read(self, reply: Any) -> None:
-        tick = read_tick(reply)
-        if tick is None:
+        if reply == 0:
             self._lease_is_lost("tick")
             return
         pause_s = self._interval_s * random.uniform(0.9, 1)
-        error = tick if isinstance(tick, Exception) else self._act_on(tick)
+        error = reply if isinstance(reply, Exception) else self._act_on(*reply)
         if error:
             pause_s /= 3
             self._look_failed(error)
         else:
             self._notes.scanned(self._context.server_ms())
+            if PAGE in map(len, reply[2:4]):  # a mass of new deliveries
+                pause_s = 0
         self._tick_again(pause_s)
 
-    def _act_on(self, tick: Tick) -> Exception | None:
-        """Arm timers for new deliveries, and begin other work that the tick shows. Return why a part of it failed."""
-        for scanner, rows in zip(self._ticking, (tick.rows, tick.retry_rows), strict=False):
+    def _act_on(self, due_ms: int, has_settings: int, new: Rows, of_retry: Rows, error: bytes) -> Exception | None:
+        """Arm timers for new deliveries, and begin other work that a tick shows. Return why a part of it failed."""
+        for scanner, rows in zip(self._ticking, (new, of_retry), strict=False):
             scanner.saw(rows)
-            if len(rows) == PAGE:
-                self._chores.wake(self._scan_tails)
-        if not tick.has_settings:
+        if not has_settings:
             self._chores.wake(self._restore_settings)
-        if 0 <= tick.due_ms <= self._interval_s * 1000:
+        if 0 <= due_ms <= self._interval_s * 1000:
             self._move_soon()
-        return ResponseError(tick.error) if tick.error else None
-
-    async def _scan_tails(self) -> None:
-        """Read the rest of a mass of new deliveries."""
-        try:
-            for source in list(self._sources.values()):
-                await source.scanner.tail()
-        except (RedisError, OSError) as error:
-            self._look_failed(error)
+        return ResponseError(text(error)) if error else None
 
     async def _restore_settings(self) -> None:
         logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))

@@ -143,7 +143,7 @@ class LostDeliveries:
         settled: set[bytes] = set()
         client, journal, start = self._writer.reads, self._writer.keys.journal, after
         try:
-            is_complete = self._writer.journal_limit > 0 and (
+            is_complete = self._writer.has_journal and (
                 after == BEGINNING or bool(await client.xrange(journal, after, after))
             )
             while True:

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from reaper.context import ReplicaContext
 from reaper.layout import layout_refusal
 from reaper.lease import PAGE, GroupLease, Taken
-from reaper.recovery.context import ReplicaContext
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
@@ -37,7 +37,7 @@ class ObserverLease(GroupLease):
 
     async def take(self, holder: str, *, token: int = 0) -> Taken:  # noqa: ARG002 - as of a lease
         """Return whether the policy could work. An observer has no token."""
-        return Taken(holder, refusal=await layout_refusal(self.client, self.keys.stream, self.group.redelivery))
+        return Taken(holder, refusal=await layout_refusal(self._client, self.keys.stream, self.group.redelivery))
 
     def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:  # noqa: ARG002
         """Read new deliveries. The answer is that of ``tick.lua``."""
@@ -51,7 +51,7 @@ class ObserverLease(GroupLease):
                 answered(failed or [-1, 1, replies[0], replies[1:][0] if replies[1:] else [], b""])
 
         for source, start in sources:
-            self.client.ask(("XPENDING", source, self.keys.group, start, "+", PAGE), hear)
+            self._client.ask(("XPENDING", source, self.keys.group, start, "+", PAGE), hear)
 
     def look(self, answered: Callable[[str | Exception], None]) -> None:
         """Leave the group to the first observer."""
@@ -66,7 +66,8 @@ class Observer(GroupWriter):
     """Stands for the writes of a holder, and counts in the report of the group. Ages and instants are ms."""
 
     def __init__(self, context: ReplicaContext, group: WatchedGroup, report: GroupReport) -> None:
-        super().__init__(context.client, context.reads, group, Authority(), 0)
+        super().__init__(context, group, Authority())
+        self._client = context.client
         self._report = report
         self._followed: dict[bytes, tuple[bytes, int]] = {}
         """The consumer of each overdue delivery, and when it received it, by entry ID."""
@@ -75,7 +76,7 @@ class Observer(GroupWriter):
 
     async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered]:
         """Count deliveries that would be recovered. Return which are gone, and when to look again at the others."""
-        pipeline = self.client.pipeline(transaction=False)
+        pipeline = self._client.pipeline(transaction=False)
         for entry_id in entry_ids:
             pipeline.execute_command("XPENDING", source, self.keys.group, entry_id, entry_id, 1)
         found = await pipeline.execute()

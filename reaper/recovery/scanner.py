@@ -93,29 +93,17 @@ class Scanner:
         for consumer, ids in self._held.items():
             self._held_before.setdefault(consumer, bytearray()).extend(ids)
         self._held = {}
-        entries = await self._read_from(FIRST)
-
-        def forgets(ids: list[bytes]) -> None:
-            for entry_id in ids:
+        entries = await self._read_all()
+        while (forgotten := self.timers.sweep()) is not None:
+            for entry_id in forgotten:
                 self.gone(entry_id)
-            self.forgotten(ids)
-
-        while not self.timers.sweep(forgets=forgets):
+            self.forgotten(forgotten)
             await checkpoint()
         self.false_recoveries.scan_ends()
         return entries
 
-    def recovered_from(self, consumer: bytes) -> None:
-        """Note that a delivery of ``consumer`` was recovered, and watch the latest of the others that it holds."""
-        held = self._held.get(consumer, bytearray())[-LATEST_BYTES:]
-        self.false_recoveries.recovered(consumer, (one for one in bytes(held).split() if one in self.timers))
-
-    async def tail(self) -> int:
-        """Scan the entries behind the highest ID. Return their number. Raises RedisError."""
-        return await self._read_from(self.after)
-
-    async def _read_from(self, start: bytes) -> int:
-        entries = 0
+    async def _read_all(self) -> int:
+        entries, start = 0, FIRST
         while True:
             failpoint("scan.before_page")
             self.page_begins()
@@ -127,7 +115,12 @@ class Scanner:
             entries += len(rows)
             if len(rows) < self.page or rows[-1][0] == LAST_ENTRY_ID:
                 return entries
-            start = _behind(rows)  # not `after`: another page may have come meanwhile
+            start = _behind(rows)  # not `after`: a tick may have come meanwhile
+
+    def recovered_from(self, consumer: bytes) -> None:
+        """Note that a delivery of ``consumer`` was recovered, and watch the latest of the others that it holds."""
+        held = self._held.get(consumer, bytearray())[-LATEST_BYTES:]
+        self.false_recoveries.recovered(consumer, (one for one in bytes(held).split() if one in self.timers))
 
     def page_begins(self) -> None:
         """Remember the entries that we recover from now on. The page that is asked for may show their former state."""

@@ -31,11 +31,6 @@ RECOVER_BATCH = 96
 class SourceWatch:
     """Timers of one source, kept by its scanner and fired here."""
 
-    __slots__ = (
-        "_chores", "_in_place", "_is_stopped", "_notes", "_refused", "_source", "_visibility_ms", "_wake_moves",
-        "_writer", "scanner", "timers",
-    )  # fmt: skip
-
     def __init__(
         self,
         writer: GroupWriter,
@@ -103,7 +98,8 @@ class SourceWatch:
     async def _fire_batch(self, now: int) -> float:
         due = self.timers.pop_due(now, RECOVER_BATCH)
         # Armed again before the call is sent, so a lost reply loses no timer.
-        self.timers.arm_popped(due, now + RETRY_MS)
+        for entry_id in due:
+            self.timers.arm(entry_id, now + RETRY_MS)
         if len(due) == RECOVER_BATCH:
             self._chores.wake(self._help)
         try:

@@ -11,7 +11,7 @@ and then calls `sweep`, which forgets all others.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 
 BUCKET_MS = 5
 TOLERANCE_MS = 50
@@ -72,24 +72,13 @@ class Timers:
             known.leave()
             # The key's object goes with its old bucket. Otherwise each scan would leave two copies of every ID behind.
             del self._by_id[entry_id]
-        bucket = self._bucket_of(slot)
-        bucket.ids.append(entry_id)
-        bucket.live += 1
-        self._by_id[entry_id] = bucket
-
-    def _bucket_of(self, slot: int) -> _Bucket:
         bucket = self._fresh.get(slot)
         if bucket is None:
             bucket = self._fresh[slot] = _Bucket(slot, self._mark)
             heapq.heappush(self._heap, bucket)
-        return bucket
-
-    def arm_popped(self, entry_ids: Collection[bytes], due_ms: int) -> None:
-        """Set the timers of ``entry_ids``, which have none, because they were popped a moment ago."""
-        bucket = self._bucket_of(-(-due_ms // BUCKET_MS) * BUCKET_MS)
-        bucket.ids += entry_ids
-        bucket.live += len(entry_ids)
-        self._by_id.update(dict.fromkeys(entry_ids, bucket))
+        bucket.ids.append(entry_id)
+        bucket.live += 1
+        self._by_id[entry_id] = bucket
 
     def keep(self, entry_id: bytes) -> bool:
         """Note that ``entry_id`` was found, and keep its timer. Return whether it has one."""
@@ -139,32 +128,27 @@ class Timers:
         return self._heap[0].due_ms if self._heap else None
 
     def begin_sweep(self) -> None:
-        """Start a mark-and-sweep. Timers that are not armed again before `sweep` returns True are forgotten."""
+        """Start a mark-and-sweep. Timers that are not armed again before `sweep` are forgotten."""
         self._mark += 1
         self._unseen = [bucket for bucket in self._heap if bucket.live]
         self._fresh = {}
 
-    def sweep(self, limit: int = 10_000, forgets: Callable[[list[bytes]], None] | None = None) -> bool:
-        """Forget unseen timers, and pass them to ``forgets``. Return whether the sweep is complete.
-
-        It looks at about ``limit`` timers.
-        """
+    def sweep(self, limit: int = 10_000) -> list[bytes] | None:
+        """Forget unseen timers, and return them. It looks at about ``limit`` timers. None = the sweep is complete."""
+        if not self._unseen:
+            self._drop_empty()
+            return None
+        forgotten = []
         while self._unseen and limit > 0:
             bucket = self._unseen.pop()
             limit -= 1 + len(bucket.ids)
-            forgotten = []
             for entry_id in bucket.ids:
                 if self._by_id.get(entry_id) is bucket:
                     del self._by_id[entry_id]
                     forgotten.append(entry_id)
-            if forgotten and forgets:
-                forgets(forgotten)
             bucket.live = 0
             bucket.ids.clear()
-        if self._unseen:
-            return False
-        self._drop_empty()
-        return True
+        return forgotten
 
     def _drop_empty(self) -> None:
         # Each scan empties all buckets of the last one. With a long timeout, dozens of generations would wait here.

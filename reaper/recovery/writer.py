@@ -4,18 +4,17 @@ The calls that embedded workers make, too, are in `workers.protocol.calls`. They
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import anyio
 from redis.asyncio import Redis
 
+from reaper.context import ReplicaContext
 from reaper.failpoints import failpoint
 from reaper.settings import WatchedGroup
 from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind
-from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text, whole_number
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
@@ -28,34 +27,25 @@ Answer = TypeVar("Answer")
 REPORT_LOST = load_script("reaper", "report_lost")
 
 
-@dataclass(slots=True)
 class GroupWriter:
     """Writes of one term in one group. All methods raise what redis-py raises; all are fenced."""
 
-    client: Redis
-    reads: Redis
-    """For calls that find and report, which may wait for each other."""
-    group: WatchedGroup
-    authority: Authority
-    journal_limit: int
-    """Length of the journal; 0 = none is written."""
-
-    @property
-    def keys(self) -> GroupKeys:
-        """The group's keys."""
-        return self.group.keys
-
-    @property
-    def moves(self) -> GroupMoves:
+    def __init__(self, context: ReplicaContext, group: WatchedGroup, authority: Authority) -> None:
+        self.group = group
+        self.keys = group.keys
+        self.reads = context.reads
+        """For calls that find and report, which may wait for each other."""
+        self.has_journal = context.settings.journal
+        self.moves = GroupMoves(group.keys, context.settings.journal_limit, authority)
         """The scripts that embedded workers call, too."""
-        return GroupMoves(self.keys, self.journal_limit, self.authority)
+        self._client: Redis = context.recoveries
 
     async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover.lua``).
 
         Returns what became of each.
         """
-        found = await _finished("recover", lambda: self.moves.recover(self.client, source, entry_ids))
+        found = await _finished("recover", lambda: self.moves.recover(self._client, source, entry_ids))
         failpoint("recover.after_write")
         if isinstance(found, Refusal):
             return found
@@ -74,7 +64,7 @@ class GroupWriter:
 
     async def move_due(self) -> DueMoves | Refusal:
         """Make due jobs ready, and release a quarantined job if it may be released."""
-        return await _finished("schedule", lambda: self.moves.move_due(self.client))
+        return await _finished("schedule", lambda: self.moves.move_due(self._client))
 
     async def report_lost(
         self, source: str, consumer: bytes, entry_ids: Sequence[bytes], *, is_certain: bool

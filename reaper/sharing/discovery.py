@@ -5,19 +5,19 @@ which all of them read. So only a replica that scans needs the right to `SCAN`.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from reaper.context import ReplicaContext
 from reaper.replicas import SCANNED
 from reaper.settings import GroupSettings, ReaperSettings, redis_pattern
+from reaper.sharing.tenures import Tenures
 from reaper.watched import change_watched, read_found
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.keys import NamespaceKeys, group_keys, split_pair
+from workers.protocol.keys import group_keys, split_pair
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, in_words, is_nothing_there, is_outage, meaning_of
 from workers.protocol.messages import text
@@ -39,29 +39,15 @@ READ = "read which groups to watch"
 class Discovery:
     """The groups that are watched besides those that the settings name. `run` must be running."""
 
-    def __init__(
-        self,
-        client: Redis,
-        keys: NamespaceKeys,
-        settings: ReaperSettings,
-        digest: str,
-        changed: Callable[[], None],
-        scanned: Callable[[], None],
-    ) -> None:
-        """``digest`` of the settings: replicas with other settings find other groups.
-
-        ``changed`` is called when other groups are to be watched, and ``scanned`` when `scan` has changed.
-        """
-        self._client = client
-        self._keys = keys
-        self._settings = settings
-        self._digest = digest
-        self._changed = changed
-        self._scanned = scanned
+    def __init__(self, context: ReplicaContext, tenures: Tenures) -> None:
+        self._context = context
+        self._client = context.client
+        self._settings = context.settings
+        self._keys = context.settings.namespace_keys
+        self._tenures = tenures
         self._version: str | None = None
         self._is_news = anyio.Event()
         self._turn = anyio.Event()
-        self._may_scan = True
         self.is_scanning = False
         self.scan = ""
         """How the last scan of this replica went: SCANNED, or why it failed. '' = there was none."""
@@ -73,8 +59,8 @@ class Discovery:
 
     @property
     def interval_ms(self) -> int | None:
-        """Time between two scans. None = this replica does not scan."""
-        return to_ms(self._settings.discovery) if self._settings.patterns and self._may_scan else None
+        """Time between two scans. None = no group is a pattern."""
+        return to_ms(self._settings.discovery) if self._settings.patterns else None
 
     def hear(self, version: str, *, is_our_turn: bool) -> None:
         """Read the groups if they have changed, and scan if it is our turn."""
@@ -106,7 +92,7 @@ class Discovery:
             before, self.found = self.found, found
             _log("added", [pair for pair in found if pair not in (before or {})])
             _log("removed", [pair for pair in before or {} if pair not in found])
-            self._changed()
+            self._tenures.watch(self._settings.watched_with(found))
 
     async def _scan_in_turn(self) -> None:
         while True:
@@ -115,97 +101,73 @@ class Discovery:
             self.is_scanning = True
             before = self.scan
             try:
-                failure = await self._scan(self._settings)
+                failure = await self._scan()
             except (RedisError, OSError) as error:
                 failure, self.scan = error, before if is_outage(error) else str(error)
-                self._may_scan = meaning_of(error) is not Meaning.DENIED
             else:
                 self.scan = SCANNED
             finally:
                 self.is_scanning = False
             if self.scan != before:
-                self._scanned()
+                self._context.changed()
                 if failure:
                     logger.warning("cannot scan for streams: %s", fields(cause=in_words(failure)))
-            if not self._may_scan:
-                await self._leave_it_to_others()
-
-    async def _leave_it_to_others(self) -> None:
-        try:
-            await self._client.zrem(self._keys.scanned, self._digest)
-        except (RedisError, OSError):
-            logger.debug("cannot hand the scan over", exc_info=True)  # they scan one interval later
-        await anyio.sleep(self._settings.discovery.total_seconds())
-        self._may_scan = True  # an administrator may have granted the right
 
     # ---- scanning
 
-    async def _scan(self, settings: ReaperSettings) -> Exception | None:
+    async def _scan(self) -> Exception | None:
         """Find all groups, and write those that have come or gone. Return why streams were not seen, if some were not.
 
-        Raises errors of redis-py if it cannot scan at all.
+        A group that a former pattern found stays known until it is gone. Raises errors of redis-py if it cannot scan.
         """
-        known, scan = await read_found(self._client, self._keys), Scan(settings)
-        await scan.run(self._client)
-        added = {pair: pattern for pair, pattern in scan.found.items() if pair not in known}
-        await change_watched(self._client, self._keys, add=added)
-        missing = [pair for pair, pattern in known.items() if pattern and pair not in scan.found]
-        if missing:
-            unwanted = [pair for pair in missing if not finds(settings, pair)] if await self._is_alone() else []
-            await change_watched(self._client, self._keys, remove={*unwanted, *await self._gone(missing)})
-        return scan.error
+        known, found = await read_found(self._client, self._keys), dict[str, str]()
+        failure = await self._find(found)
+        missing = [pair for pair, pattern in known.items() if pattern and pair not in found]
+        gone = [pair for pair in missing if await self._is_gone(pair)]
+        added = {pair: pattern for pair, pattern in found.items() if pair not in known}
+        await change_watched(self._client, self._keys, add=added, remove=gone)
+        return failure
 
-    async def _is_alone(self) -> bool:
-        """Tell whether all replicas have our settings. Others may watch groups that our patterns do not find."""
-        members: Any = await self._client.zrange(self._keys.live, 0, -1)
-        return {text(member).partition("/")[0] for member in members} <= {self._digest}
-
-    async def _gone(self, pairs: Sequence[str]) -> list[str]:
-        """Ask again, because a scan misses streams of an unreachable node, and streams that move to another node."""
-        by_node: dict[object, list[str]] = {}
-        for pair in pairs:
-            node = self._client.node_of(_names(pair)[0]) if isinstance(self._client, RoutedClient) else None
-            by_node.setdefault(node, []).append(pair)
-        gone = []
-        for page in [some[first : first + COUNT] for some in by_node.values() for first in range(0, len(some), COUNT)]:
-            replies = await _groups_of(self._client, [_names(pair)[0] for pair in page])
-            for pair, groups in zip(page, replies, strict=True):
-                is_there = _names(pair)[1] in groups if isinstance(groups, set) else not is_nothing_there(groups)
-                gone += [] if is_there else [pair]
-        return gone
-
-
-@dataclass(slots=True)
-class Scan:
-    """One scan of all nodes."""
-
-    settings: ReaperSettings
-    found: dict[str, str] = field(default_factory=dict)
-    """The groups, with the patterns that found them."""
-    error: Exception | None = None
-    """Why a part of the streams was not seen."""
-
-    async def run(self, client: Redis) -> None:
-        """Scan. Raises errors of redis-py if not even the names of streams can be read."""
+    async def _find(self, found: dict[str, str]) -> Exception | None:
+        """Add the groups of all nodes to ``found``, with the patterns that find them. Return as `_scan`."""
+        client, failure = self._client, None
         for node in await client.masters() if isinstance(client, RoutedClient) else [client]:
             try:
-                async for names in _streams(node, self.settings.patterns):
-                    await self._look_at(node, fitting(names, self.settings))
+                async for names in _streams(node, self._settings.patterns):
+                    failure = await _add_groups(node, fitting(names, self._settings), found) or failure
             except (RedisError, OSError) as error:
                 if meaning_of(error) is Meaning.DENIED:
                     raise
-                self.error = error  # the other nodes may answer
+                failure = error  # the other nodes may answer
+        return failure
 
-    async def _look_at(self, node: Redis, streams: Mapping[str, Sequence[GroupSettings]]) -> None:
-        """Note which of these streams have the groups that are looked for."""
-        replies = await _groups_of(node, streams) if streams else []
-        for (stream, patterns), groups in zip(streams.items(), replies, strict=True):
-            if isinstance(groups, Exception):  # it was deleted, it moves to another node, or we lack the right
-                self.error = groups if meaning_of(groups) is Meaning.DENIED else self.error
-                continue
-            for pattern in patterns:
-                if pattern.group in groups:
-                    self.found.setdefault(f"{stream}/{pattern.group}", pattern.keys.pair)
+    async def _is_gone(self, pair: str) -> bool:
+        """Ask again, because a scan misses streams of an unreachable node, and streams that move to another node."""
+        stream, group = split_pair(pair) or ("", "")
+        try:
+            groups = await self._client.xinfo_groups(stream)
+        except (RedisError, OSError) as error:
+            return is_nothing_there(error)
+        return all(text(one["name"]) != group for one in groups)
+
+
+async def _add_groups(
+    node: Redis, streams: Mapping[str, Sequence[GroupSettings]], found: dict[str, str]
+) -> Exception | None:
+    """Add those of the groups that are looked for in these streams. Return the error of a right that is missing."""
+    pipeline, denied = node.pipeline(transaction=False), None
+    for stream in streams:
+        pipeline.xinfo_groups(stream)
+    replies = await pipeline.execute(raise_on_error=False) if streams else []
+    for (stream, patterns), groups in zip(streams.items(), replies, strict=True):
+        if isinstance(groups, Exception):  # it was deleted, it moves to another node, or we lack the right
+            denied = groups if meaning_of(groups) is Meaning.DENIED else denied
+            continue
+        names = {text(group["name"]) for group in groups}
+        for pattern in patterns:
+            if pattern.group in names:
+                found.setdefault(f"{stream}/{pattern.group}", pattern.keys.pair)
+    return denied
 
 
 def fitting(names: Collection[str], settings: ReaperSettings) -> dict[str, list[GroupSettings]]:
@@ -218,16 +180,6 @@ def fitting(names: Collection[str], settings: ReaperSettings) -> dict[str, list[
     return found
 
 
-def finds(settings: ReaperSettings, pair: str) -> bool:
-    """Tell whether a pattern of the settings finds the group."""
-    stream, group = _names(pair)
-    return any(pattern.group == group for pattern in fitting([stream], settings).get(stream, ()))
-
-
-def _names(pair: str) -> tuple[str, str]:
-    return split_pair(pair) or ("", "")
-
-
 def _is_usable(name: str, pattern: GroupSettings) -> bool:
     if name.endswith(f":retry:{pattern.group}") and "{" in name:
         return False  # the retry stream of another stream, and its group has the same name
@@ -236,15 +188,6 @@ def _is_usable(name: str, pattern: GroupSettings) -> bool:
     except ConfigurationError:
         return False
     return True
-
-
-async def _groups_of(client: Redis, streams: Collection[str]) -> list[set[str] | Exception]:
-    """Return the names of the groups of each stream, or why they cannot be read."""
-    pipeline = client.pipeline(transaction=False)
-    for stream in streams:
-        pipeline.xinfo_groups(stream)
-    replies = await pipeline.execute(raise_on_error=False)
-    return [one if isinstance(one, Exception) else {text(group["name"]) for group in one} for one in replies]
 
 
 async def _streams(node: Redis, patterns: Sequence[GroupSettings]) -> AsyncIterator[list[str]]:

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Sequence
 
 import anyio
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from reaper.context import ReplicaContext
 from reaper.replicas import Replica
 from reaper.settings import ReaperSettings
 from reaper.sharing.discovery import Discovery
-from workers.protocol.keys import NamespaceKeys
+from reaper.sharing.tenures import Tenures
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_outage
 from workers.protocol.messages import text
@@ -50,44 +50,25 @@ def digest_of(settings: ReaperSettings) -> str:
 class Registry:
     """One replica's registration, and its view of the others. `run` must be running."""
 
-    def __init__(
-        self,
-        client: Redis,
-        keys: NamespaceKeys,
-        settings: ReaperSettings,
-        replica_id: str,
-        replica: Callable[[int], Replica],
-        watched: Callable[[], Sequence[str]],
-        changed: Callable[[], None],
-        found: Callable[[], None],
-    ) -> None:
-        """``replica`` returns what to say of ``replica_id`` at a time in ms of the server's clock.
-
-        ``watched`` returns the groups that it may serve. ``changed`` is called when other replicas may hold groups
-        than before, and ``found`` when other groups are to be watched.
-        """
-        self._client = client
-        self._keys = keys
-        self._settings = settings
-        self._interval = settings.registration
+    def __init__(self, context: ReplicaContext, tenures: Tenures, replica: Callable[[int], Replica]) -> None:
+        """``replica`` returns what to say of the replica at a time in ms of the server's clock."""
+        self._context = context
+        self._settings = context.settings
+        self._keys = context.settings.namespace_keys
+        self._interval = context.settings.registration
         """The time between two registrations."""
-        self.digest = digest_of(settings)
-        """Digest of the settings that replicas must share."""
-        self._replica_id = replica_id
+        self._tenures = tenures
         self._replica = replica
-        self._watched = watched
-        self._changed = changed
-        self.discovery = Discovery(client, keys, settings, self.digest, found, self.at_once)
+        self.digest = digest_of(context.settings)
+        """Digest of the settings that replicas must share."""
+        self.discovery = Discovery(context, tenures)
         self._asked = anyio.Event()
         self._told_at = self._due_at = float("-inf")
         self._took_s = 0.0
         """For how long the replica last gathered what to say."""
         self._told_watched: Sequence[str] | None = None
-        self.able: tuple[str, ...] | None = None
-        """IDs of the live replicas with our settings that may hold groups; None = the registry has not answered yet."""
-        self.clock_offset_ms = 0
-        """Server time minus our monotonic time, from the last contact."""
         self.troubles = RedisFailures()
+        context.changed = self.at_once
 
     def at_once(self) -> None:
         """Write what the replica says of itself soon, after a change."""
@@ -108,26 +89,26 @@ class Registry:
     async def leave(self) -> None:
         """Remove the registration, if that can be done."""
         try:
-            await self._client.zrem(self._keys.live, f"{self.digest}/{self._replica_id}")
-            await self._client.hdel(self._keys.replicas, self._replica_id)
-            await self._client.hdel(self._keys.groups, self._replica_id)
+            await self._context.leases.zrem(self._keys.live, f"{self.digest}/{self._context.replica_id}")
+            await self._context.leases.hdel(self._keys.replicas, self._context.replica_id)
+            await self._context.leases.hdel(self._keys.groups, self._context.replica_id)
         except (RedisError, OSError):
             logger.debug("cannot unregister", exc_info=True)
 
     async def _register(self) -> None:
-        began = monotonic()
-        word, watched = "", self._watched()
-        if self.clock_offset_ms and began >= self._due_at:
-            word = self._replica(monotonic_ms() + self.clock_offset_ms).to_json()
+        context, began = self._context, monotonic()
+        word, watched = "", self._tenures.pairs
+        if context.clock_offset_ms and began >= self._due_at:
+            word = self._replica(context.server_ms()).to_json()
             self._took_s = monotonic() - began
         gone_ms = to_ms(self._interval * MISSED)
         pairs = "" if watched == self._told_watched else "\n".join(watched) or "\n"
         keys, scan_ms, is_scanning = self._keys, self.discovery.interval_ms, self.discovery.is_scanning
         at_ms, is_told, version, is_our_turn, *able = await REGISTER.run(
-            self._client,
+            context.leases,
             [keys.replicas, keys.live, keys.drained, keys.groups, keys.watched, keys.scanned],
             [
-                self.digest, self._replica_id, word, gone_ms, round(FORGET_S * 1000), pairs,
+                self.digest, context.replica_id, word, gone_ms, round(FORGET_S * 1000), pairs,
                 "" if scan_ms is None else scan_ms, int(is_scanning),
             ],
         )  # fmt: skip
@@ -136,15 +117,16 @@ class Registry:
         if word:
             self._told_at, self._due_at = began, began + self._settings.heartbeat.total_seconds()
         if monotonic() - began <= PROMPT_S:
-            if not self.clock_offset_ms:
+            if not context.clock_offset_ms:
                 self._asked.set()  # the first word can be written now
-            self.clock_offset_ms = int(at_ms) - monotonic_ms()
+            context.clock_offset_ms = int(at_ms) - monotonic_ms()
         if self.troubles.works(REGISTRATION, monotonic()):
             logger.warning("Redis answers again")
         found = tuple(sorted(map(text, able)))
-        if found != self.able:
-            self.able = found
-            self._changed()
+        if found != context.able:
+            context.able = found
+            logger.info("replicas share the groups: %s", fields(number=len(found), replicas=",".join(found)))
+            self._tenures.rerank()
 
     def failed(self, what: str, error: BaseException) -> None:
         """Log once that the replica could not do ``what`` in its namespace."""

@@ -2,18 +2,18 @@
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
 import anyio
 from redis.exceptions import RedisError
 
+from reaper.context import ReplicaContext
 from reaper.failpoints import failpoint
 from reaper.layout import server_refusal
 from reaper.lease import OFFER, OFFER_MS, EndOfTerm, GroupLease
 from reaper.reasons import FEW_GROUPS
-from reaper.recovery.context import ReplicaContext
 from reaper.recovery.group_watch import GroupWatch
 from reaper.recovery.notes import GroupNotes
 from reaper.recovery.observing import ObserverLease
@@ -46,17 +46,13 @@ FAILURE_PAUSE_S = (0.5, 1.0)
 class Tenure:
     """One group. It has a task only while it takes or leaves the lease."""
 
-    def __init__(self, context: ReplicaContext, group: WatchedGroup, able: Callable[[], Sequence[str] | None]) -> None:
-        """``able`` returns the replicas that may hold the group, None while they are unknown."""
+    def __init__(self, context: ReplicaContext, group: WatchedGroup) -> None:
         self._context = context
-        self._able = able
         self._ranked: tuple[Sequence[str], list[str]] = ((), [])
         """The replicas that may hold the group, and their order."""
-        settings = context.settings
         self.group = group
-        kind = ObserverLease if settings.observe else GroupLease
-        self._lease = kind(context.leases, group, context.replica_id, settings.lease_of(group), settings.journal_limit)
-        self._tick_s = settings.tick_of(group).total_seconds()
+        self._lease = (ObserverLease if context.settings.observe else GroupLease)(context, group)
+        self._tick_s = context.settings.tick_of(group).total_seconds()
         self._notes = GroupNotes(group, context.changed)
         self._alarm = Alarm(self.go_on)
         self._is_busy = self._is_woken = False
@@ -68,10 +64,9 @@ class Tenure:
         """The value that we take the lease by; '' = the next attempt draws one."""
         self._may_be_ours = False
         """The lease may have that value, after an attempt without an answer."""
-        self._attempts: anyio.CancelScope | None = None
         self._watch: GroupWatch | None = None
-        self._left: Callable[[], None] | None = None
-        """Called when the group was left for good; None = it stays."""
+        self._left: anyio.Event | None = None
+        """Set when the group was left for good; None = it stays."""
         self._is_watched = True
         self.has_answer = False
         """Redis has said who holds the lease."""
@@ -84,17 +79,16 @@ class Tenure:
         self._context.notices.add(self._notice, [self._lease.keys.lease])
         self.go_on()
 
-    def stop(self, left: Callable[[], None], *, is_watched: bool) -> None:
-        """Leave the group for good, and call ``left`` then. If it ``is_watched``, another replica gets the lease."""
-        self._left, self._is_watched = left, is_watched
+    def stop(self, *, is_watched: bool) -> anyio.Event:
+        """Leave the group for good, and return an event for the end. A watched group goes to another replica."""
+        self._left, self._is_watched = anyio.Event(), is_watched
         self._context.notices.remove(self._notice, [self._lease.keys.lease])
         self._alarm.cancel()
         if self._watch:
             self._watch.end(EndOfTerm.STOPPED)
-        elif self._attempts:
-            self._attempts.cancel()
         elif not self._is_busy:
             self._wait(0)
+        return self._left
 
     def _notice(self) -> None:
         self._look_at_s = 0.0
@@ -103,7 +97,7 @@ class Tenure:
     @property
     def _order(self) -> list[str]:
         """The replicas that may hold the group, the first one first."""
-        able = self._able() or ()
+        able = self._context.able or ()
         if able is not self._ranked[0]:
             self._ranked = able, ranked(able, self.group.keys.pair)
         return self._ranked[1]
@@ -139,7 +133,7 @@ class Tenure:
             self._may_be_ours = False
             self._start(partial(self._leave, Authority(self._holder), EndOfTerm.STOPPED))
         else:
-            self._left()
+            self._left.set()
 
     def _start(self, work: Work) -> None:
         """Do it in a task, in its turn."""
@@ -203,14 +197,12 @@ class Tenure:
         self._holder = self._holder or self._lease.new_holder()
         term: Authority | None = None
         wait_s = random.uniform(*RETRY_S)
-        with anyio.CancelScope() as self._attempts:
-            try:
-                if self._left is None:
-                    term, wait_s = await self._try(self._holder)
-            except (RedisError, OSError) as error:
-                # The attempt may have won. The same holder asks again, and its own value counts as won.
-                self._notes.failed(TAKE, error)
-        self._attempts = None
+        try:
+            if self._left is None:
+                term, wait_s = await self._try(self._holder)
+        except (RedisError, OSError) as error:
+            # The attempt may have won. The same holder asks again, and its own value counts as won.
+            self._notes.failed(TAKE, error)
         if term:
             self._holder = ""
             self._hold(term)

@@ -1,12 +1,11 @@
 """All groups that a replica watches."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from reaper.recovery.context import ReplicaContext
+from reaper.context import ReplicaContext
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from reaper.sharing.tenure import LEAVE_S, Tenure
@@ -18,28 +17,20 @@ RANKED_AT_ONCE = 250
 class Tenures:
     """One tenure for each group. `run` must be running."""
 
-    def __init__(self, context: ReplicaContext, able: Callable[[], Sequence[str] | None]) -> None:
-        """``able`` returns the replicas that may hold groups, None while they are unknown."""
+    def __init__(self, context: ReplicaContext) -> None:
         self._context = context
-        self._able = able
         self._tenures: dict[str, Tenure] = {}
         self._wanted: Sequence[WatchedGroup] = context.settings.watched
         self.pairs: tuple[str, ...] = ()
         """The groups that are watched, as ``stream/group``."""
-        self._is_reranked, self._is_stopping = anyio.Event(), anyio.Event()
+        self._is_stopping = anyio.Event()
 
     async def run(self) -> None:
         """Serve what is ours until cancelled. At the end, all leases are handed to the other replicas."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._work)
             try:
-                while True:
-                    await self._is_reranked.wait()
-                    self._is_reranked = anyio.Event()
-                    for number, tenure in enumerate(list(self._tenures.values()), 1):
-                        tenure.go_on()
-                        if number % RANKED_AT_ONCE == 0:
-                            await checkpoint()
+                await anyio.sleep_forever()
             finally:
                 self._is_stopping.set()
 
@@ -53,22 +44,10 @@ class Tenures:
                 self.watch(self._wanted)
                 await self._is_stopping.wait()
                 with anyio.move_on_after(LEAVE_S):
-                    await self._leave_all()
+                    for left in [tenure.stop(is_watched=True) for tenure in self._tenures.values()]:
+                        await left.wait()
                 context.tasks.group.cancel_scope.cancel()
         context.tasks.group = None
-
-    async def _leave_all(self) -> None:
-        has_left, staying = anyio.Event(), set(self._tenures)
-
-        def left(pair: str) -> None:
-            staying.discard(pair)
-            if not staying:
-                has_left.set()
-
-        for pair, tenure in self._tenures.items():
-            tenure.stop(partial(left, pair), is_watched=True)
-        if staying:
-            await has_left.wait()
 
     def watch(self, watched: Sequence[WatchedGroup]) -> None:
         """Begin with new groups, and leave removed ones."""
@@ -78,16 +57,22 @@ class Tenures:
         wanted = {group.keys.pair: group for group in watched}
         self._context.watched = len(wanted)
         for pair in self._tenures.keys() - wanted.keys():
-            self._tenures.pop(pair).stop(lambda: None, is_watched=False)
+            self._tenures.pop(pair).stop(is_watched=False)
         for pair, group in wanted.items():
             if pair not in self._tenures:
-                self._tenures[pair] = Tenure(self._context, group, self._able)
+                self._tenures[pair] = Tenure(self._context, group)
                 self._tenures[pair].begin()
         self.pairs = tuple(self._tenures)
 
     def rerank(self) -> None:
         """Have each group look again who comes first: a replica has come or gone."""
-        self._is_reranked.set()
+        self._context.tasks.start(self._rerank)
+
+    async def _rerank(self) -> None:
+        for number, tenure in enumerate(list(self._tenures.values()), 1):
+            tenure.go_on()
+            if number % RANKED_AT_ONCE == 0:
+                await checkpoint()
 
     # ---- status, for any thread
 

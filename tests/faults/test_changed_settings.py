@@ -98,7 +98,7 @@ async def shortens(client: Redis, worker: Worker) -> None:
         return [idle_ms < SHORT_S * 1_000 for _, _, idle_ms, _ in rows] == [True] * JOBS
 
     await wait_until(lives_by_it, "the worker has extended by it what it holds")
-    assert worker.process.group_settings.visibility_timeout.total_seconds() == SHORT_S
+    assert worker.process._context.membership.group_settings.visibility_timeout.total_seconds() == SHORT_S
     assert not await is_recovered(client), "nothing is recovered before"
     await client.hset(KEYS.settings, mapping={"former_until": 1, "unbroken": 1})  # as if the time had passed
     await wait_until(lambda: is_recovered(client), "what the dead one held is recovered")

@@ -183,11 +183,13 @@ async def test_a_restart_with_other_patterns_changes_what_is_found(server: Redis
         await watches(before, "orders:1")
     async with running_reaper(server.url, **{**OFTEN, "groups": "mail:*/billing"}) as reaper:
         await watches(reaper, "mail:1")
+        assert (await read_found(client, NAMESPACE)).keys() == {"orders:1/billing", "mail:1/billing"}
+        await client.delete("orders:1")
 
         async def is_alone() -> bool:
             return [*await read_found(client, NAMESPACE)] == ["mail:1/billing"]
 
-        await wait_until(is_alone, "no replica watches the former streams")
+        await wait_until(is_alone, "a stream that is gone is forgotten")
 
 
 def streams(first: int, last: int) -> Sequence[str]:

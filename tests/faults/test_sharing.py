@@ -131,7 +131,7 @@ async def left_because(case: Case) -> list[str]:
 
 def knows(reaper: Reaper, *others: str) -> bool:
     """Tell whether ``reaper`` knows these, and no others, besides itself."""
-    return set(reaper._registry.able or ()) == {reaper.replica_id, *others}
+    return set(reaper._context.able or ()) == {reaper.replica_id, *others}
 
 
 # ---- several groups

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reaper.settings import ReaperSettings, redis_pattern
-from reaper.sharing.discovery import finds, fitting
+from reaper.sharing.discovery import fitting
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings import load_settings
 
@@ -15,6 +15,12 @@ def settings(*groups: dict[str, Any], **given: Any) -> ReaperSettings:
 
 
 ORDERS = {"stream": "orders:*", "group": "billing", "exclude": ["orders:test:*", "orders:old"]}
+
+
+def finds(settings: ReaperSettings, pair: str) -> bool:
+    """Return whether a pattern finds the group."""
+    stream, group = pair.split("/")
+    return any(pattern.group == group for pattern in fitting([stream], settings).get(stream, ()))
 
 
 @pytest.mark.parametrize(

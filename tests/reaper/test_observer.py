@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from reaper.recovery.observing import LOOKS, SOONEST_MS, Observer
 from reaper.replicas import GroupReport
-from reaper.settings import WatchedGroup
+from reaper.settings import ReaperSettings, WatchedGroup
 from tests.scripts.scene import Scene
 from workers.protocol.calls.recovery import Outcome
 from workers.protocol.messages import Redelivery
@@ -36,7 +36,9 @@ class Observed:
             max_deliveries=3,
             redelivery=redelivery,
         )
-        context: Any = SimpleNamespace(client=scene.client, reads=scene.client)
+        context: Any = SimpleNamespace(
+            client=scene.client, reads=scene.client, recoveries=scene.client, settings=ReaperSettings()
+        )
         self.observer = Observer(context, group, self.report)
 
     async def age(self, entry: str, idle_ms: int, consumer: str = "w1") -> None:

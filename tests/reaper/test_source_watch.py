@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
@@ -54,10 +55,11 @@ class World:
         settings = ReaperSettings(groups="orders/billing", visibility_timeout=VISIBILITY_S)
         [group] = settings.watched
         self.notes = GroupNotes(group)
+        context: Any = SimpleNamespace(recoveries=self, reads=self, settings=settings)
         self.wheel, self.tasks = Wheel(), Tasks()
         self.chores = Chores(self.wheel, self.tasks, group.keys.pair, lambda: None)
         self.watch = SourceWatch(
-            GroupWriter(cast("Any", self), cast("Any", self), group, Authority("alice", 7), 100),
+            GroupWriter(context, group, Authority("alice", 7)),
             group.keys.stream,
             notes=self.notes,
             refused=self.refusals.append,

@@ -11,15 +11,14 @@ import anyio.lowlevel
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from reaper.context import ReplicaContext
 from reaper.lease import OFFER_MS, EndOfTerm, GroupLease, Taken
-from reaper.recovery.context import ReplicaContext
 from reaper.recovery.group_watch import GroupWatch
 from reaper.settings import ReaperSettings
 from reaper.sharing.ranking import ranked
 from reaper.sharing.tenure import KEEPS, LOOKS, Tenure
 from reaper.sharing.tenures import Tenures
 from tests.support.virtual_time import VIRTUAL_TIME
-from workers.runtime.clock import monotonic_ms
 
 pytestmark = pytest.mark.anyio
 
@@ -116,12 +115,10 @@ class Place:
 
     def __post_init__(self) -> None:
         settings = ReaperSettings(groups=PAIR)
-        context = ReplicaContext(
-            self.me, settings, NO_CLIENT, NO_CLIENT, NO_CLIENT, NO_CLIENT, cast("Any", self.wakes),
-            lambda: None, monotonic_ms,
-        )  # fmt: skip
+        clients = NO_CLIENT, NO_CLIENT, NO_CLIENT, NO_CLIENT
+        self.context = ReplicaContext(self.me, settings, *clients, cast("Any", self.wakes), able=self.able)
         [self.group] = settings.watched
-        self.tenures = Tenures(context, lambda: self.able)
+        self.tenures = Tenures(self.context)
 
     @property
     def tenure(self) -> Tenure:
@@ -140,7 +137,7 @@ class Place:
 
     def reranked(self, *able: str) -> None:
         """Let others be able to hold groups."""
-        self.able = able
+        self.context.able = able
         self.tenure.go_on()
 
 
@@ -278,7 +275,7 @@ async def test_an_order_that_changed_while_the_lease_was_taken_counts(lease: Lea
     place = Place(lease, SECOND, (SECOND,))
     async with place.running() as tenure:
         await anyio.lowlevel.checkpoint()
-        place.able = (FIRST, SECOND)  # without a notice
+        place.context.able = (FIRST, SECOND)  # without a notice
         await anyio.sleep(0.01)
         assert (lease.value, tenure.is_held) == (f"offer:{FIRST}", False)
 

@@ -9,6 +9,8 @@ from tests.scripts.scene import QUARANTINE_SCORE, Scene
 
 pytestmark = pytest.mark.anyio
 
+IDLE = [-1, 1, [], [], b""]
+"""A tick that finds nothing to do."""
 A, B = holder_of("alice", "a", HOUR_MS), holder_of("bob", "b", HOUR_MS)
 
 
@@ -30,7 +32,7 @@ async def tick_of_alice(scene: Scene, **options: Any) -> Any:
 async def test_an_idle_tick_extends_the_lease(scene: Scene) -> None:
     await scene.client.pexpire(scene.keys.lease, HOUR_MS // 2)
     before = await scene.state()
-    assert await tick_of_alice(scene) == 1
+    assert await tick_of_alice(scene) == IDLE
     assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
     assert await scene.state() == before
 
@@ -88,14 +90,14 @@ async def test_pending_entries_behind_a_position_are_told(scene: Scene) -> None:
     due_ms, has_settings, rows, retry_rows, error = await tick_of_alice(scene, after=f"({ids[0]}", page=2)
     assert (due_ms, has_settings, retry_rows, error) == (-1, 1, [], b"")
     assert [(row[0].decode(), row[1], row[3]) for row in rows] == [(one, b"w1", 1) for one in ids[1:3]]
-    assert await tick_of_alice(scene, after=f"({ids[-1]}") == 1
+    assert await tick_of_alice(scene, after=f"({ids[-1]}") == IDLE
 
 
 async def test_those_of_the_retry_stream_are_told_where_it_is_asked_for(scene: Scene) -> None:
     await take(scene, A, ttl_ms=HOUR_MS, policy="retry-stream")
     copy = await scene.add(stream=scene.keys.retry)
     await scene.deliver(copy, stream=scene.keys.retry)
-    assert await tick_of_alice(scene) == 1
+    assert await tick_of_alice(scene) == IDLE
     _, _, rows, retry_rows, error = await tick_of_alice(scene, retry_after="-")
     assert (rows, [row[0].decode() for row in retry_rows], error) == ([], [copy], b"")
 
@@ -180,7 +182,7 @@ async def test_a_lease_can_be_extended_when_memory_is_full(scene: Scene) -> None
     await scene.fill_memory()
     reply = await tick_of_alice(scene)
     await scene.free_memory()
-    assert reply == 1
+    assert reply == IDLE
     assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
 
 

@@ -213,7 +213,7 @@ class OurWorker(Actor):
 
             return end
 
-        callbacks: Callbacks[str] = Callbacks(EVENTS)
+        callbacks: Callbacks = Callbacks(EVENTS)
         callbacks.on("error")(self._hear)
         callbacks.on("refused")(self._hear_refusal)
         self._worker = WorkerProcess(self._settings, Handlers(stage.handle), callbacks, begin)
@@ -300,7 +300,7 @@ class OurWorker(Actor):
         """
         if self._worker is None:
             return 0.0
-        own_s = self._worker.group_settings.visibility_timeout.total_seconds()
+        own_s = self._worker._context.membership.group_settings.visibility_timeout.total_seconds()
         in_force = self.world.server.keys.values.get(KEYS.settings.encode())
         if not isinstance(in_force, dict):
             return own_s

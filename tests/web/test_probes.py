@@ -31,7 +31,7 @@ from workers.cli import serving_health as serving_worker
 from workers.protocol.connection import commands_client, connection_of_ones_own
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
-from workers.runtime.health_server import MOST_REQUESTS, is_loopback
+from workers.runtime.health_server import MOST_REQUESTS
 
 pytestmark = pytest.mark.anyio
 
@@ -323,14 +323,6 @@ async def test_without_a_port_nothing_is_served_or_imported(processes: Processes
         "import sys, reaper.process, workers.cli; print([m for m in ('starlette', 'uvicorn') if m in sys.modules])",
     )
     assert (await program.wait(), program.output) == (0, "[]\n")
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.1.2.3", False), ("x", False)],  # noqa: S104
-)
-def test_only_the_loopback_interface_is_private(host: str, loopback: bool) -> None:
-    assert is_loopback(host) == loopback
 
 
 # --- refused

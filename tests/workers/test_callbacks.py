@@ -10,8 +10,8 @@ from workers.runtime.callbacks import Callbacks, Report
 pytestmark = pytest.mark.anyio
 
 
-def make() -> tuple[Callbacks[str], list[Report]]:
-    callbacks: Callbacks[str] = Callbacks(frozenset({"done", "failed"}))
+def make() -> tuple[Callbacks, list[Report]]:
+    callbacks: Callbacks = Callbacks(frozenset({"done", "failed"}))
     reports: list[Report] = []
 
     @callbacks.on("done")

@@ -31,7 +31,7 @@ async def set_visibility(client: Redis, visibility_s: float) -> None:
 def goes_by(worker: Worker) -> float:
     """Return the visibility timeout that the worker goes by, in seconds."""
     assert worker.process is not None
-    return worker.process.group_settings.visibility_timeout.total_seconds()
+    return worker.process._context.membership.group_settings.visibility_timeout.total_seconds()
 
 
 async def test_a_worker_that_finds_no_group_settings_writes_those_that_it_assumes(
@@ -47,8 +47,8 @@ async def test_a_worker_that_finds_no_group_settings_writes_those_that_it_assume
         await client.hset(KEYS.settings, "policy", "in-place")
         await wait_until(lambda: goes_by(worker) == 7, "it has looked again")
         assert worker.process is not None
-        process = worker.process
-        await wait_until(lambda: process.group_settings.redelivery is Redelivery.IN_PLACE, "and gives back as in_force")
+        membership = worker.process._context.membership
+        await wait_until(lambda: membership.group_settings.redelivery is Redelivery.IN_PLACE, "and gives back so")
 
 
 async def test_a_joining_that_failed_is_tried_again_soon(server: RedisServer, client: Redis) -> None:

@@ -49,9 +49,8 @@ def test_settings_that_cannot_work_are_refused_with_a_sentence(flags: dict[str, 
         load(**flags)
 
 
-def test_a_configured_name_adopts_and_a_host_name_does_not() -> None:
-    assert load(name="billing-1").adopts
-    assert not load().adopts
+def test_the_name_is_the_configured_one_or_that_of_the_host() -> None:
+    assert load(name="billing-1").base_name == "billing-1"
     assert load().base_name
 
 

@@ -209,7 +209,7 @@ async def test_what_is_lost_between_its_end_and_the_answer_takes_nothing_else_wi
         asking.answered.set()
         await enqueue(client, 2)
         await wait_until(lambda: (2, "done") in handler.ended, "the worker goes on")
-        assert not worker.process.is_stopping
+        assert not worker.process.obstacles()
 
 
 async def acknowledged(client: Redis) -> list[str]:
@@ -294,7 +294,7 @@ async def test_a_worker_that_ends_unasked_says_so(server: RedisServer) -> None:
     worker = make_worker(server.url, Holding(), **SETTINGS)
 
     async def cancel_its_tasks() -> None:
-        await wait_until(lambda: worker.process is not None and worker.process.has_worked, "it works")
+        await wait_until(lambda: worker.process is not None and not worker.process.obstacles(), "it works")
         assert worker.process is not None
         worker.process._runners.cancel_scope.cancel()
 

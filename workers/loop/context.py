@@ -48,7 +48,7 @@ class WorkerContext:
     """Length of the journal; 0 = none is written."""
 
     @classmethod
-    def make(cls, settings: WorkerSettings, callbacks: Callbacks[str]) -> "WorkerContext":
+    def make(cls, settings: WorkerSettings, callbacks: Callbacks) -> "WorkerContext":
         """Create the objects of a run. No connection is open yet."""
         consumer = f"{settings.base_name}.{secrets.token_hex(NONCE_BYTES)}"
         commands = commands_client(settings.redis_url, key=settings.keys.stream)

@@ -59,7 +59,7 @@ class Reporter:
         self,
         keys: GroupKeys,
         consumer: str,
-        callbacks: Callbacks[str],
+        callbacks: Callbacks,
         counts: Counts,
         telemetry: WorkerTelemetry,
     ) -> None:

@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskStatus
@@ -17,7 +17,6 @@ logger = logging.getLogger(__name__)
 
 Callback = Callable[[Any], Awaitable[None]]
 CallbackT = TypeVar("CallbackT", bound=Callback)
-NameT = TypeVar("NameT", bound=str)
 
 BACKLOG = 10_000
 """Reports that may wait for a slow callback. Later ones are dropped."""
@@ -31,7 +30,7 @@ class Report:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-class Callbacks(Generic[NameT]):
+class Callbacks:
     """A registry of callbacks by event name, and the one task that calls them in order.
 
     It is created at import time, so it holds no part of an event loop before `run`.
@@ -43,7 +42,7 @@ class Callbacks(Generic[NameT]):
         self._waiting: deque[Report] = deque()
         self._arrived: anyio.Event | None = None
 
-    def on(self, name: NameT) -> Callable[[CallbackT], CallbackT]:
+    def on(self, name: str) -> Callable[[CallbackT], CallbackT]:
         """Register an async function for the event ``name``. Raises ValueError if the event does not exist."""
         if name not in self._names:
             raise ValueError(f"event {name!r} is unknown. Choose one of {', '.join(sorted(self._names))}.")
@@ -54,11 +53,11 @@ class Callbacks(Generic[NameT]):
 
         return register
 
-    def wants(self, name: NameT) -> bool:
+    def wants(self, name: str) -> bool:
         """Tell whether the event has a callback, so that callers need not gather facts in vain."""
         return name in self._registered
 
-    def report(self, name: NameT, **facts: Any) -> None:
+    def report(self, name: str, **facts: Any) -> None:
         """Queue a report; returns at once. Called from the event loop's thread."""
         if name in self._registered and len(self._waiting) < BACKLOG:
             self._waiting.append(Report(name, facts))

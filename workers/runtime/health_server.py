@@ -9,8 +9,7 @@ import logging
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
-from ipaddress import ip_address
+from contextlib import asynccontextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -88,7 +87,12 @@ async def health_server(
         raise ConfigurationError(
             "health_port needs packages that are not installed. Run pip install '.[web]' in your clone."
         ) from error
-    listener = _listen(host, port)
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on health_port {port} of {host}: {error.strerror or error}. Set health_port or health_host."
+        ) from error
     bound: int = listener.getsockname()[1]
     thread = threading.Thread(target=_serve, args=(server, listener, (probing, reading)), name="health", daemon=True)
     thread.start()
@@ -101,17 +105,6 @@ async def health_server(
         server.should_exit = True
         with anyio.CancelScope(shield=True), anyio.move_on_after(END_S):
             await to_thread.run_sync(thread.join, abandon_on_cancel=True)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on health_port {port} of {host}: {error.strerror or error}. Set health_port or health_host."
-        ) from error
-    return listener
 
 
 def _serve(server: "Server", listener: socket.socket, clients: Iterable[Redis]) -> None:
@@ -139,7 +132,7 @@ def _server_of(routes: "Sequence[BaseRoute]", host: str) -> "Server":
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    names = [*LOOPBACK_NAMES, host] if is_loopback(host) else ["*"]
+    names = LOOPBACK_NAMES if host in LOOPBACK_NAMES else ("*",)
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
     config = uvicorn.Config(
         Starlette(routes=routes, middleware=[trusted]),
@@ -186,10 +179,3 @@ def _probe_routes(pulse: Pulse, obstacles: Obstacles, client: Redis) -> "list[Ba
         return Response(generate_latest(), 200, {**NO_STORE, "Content-Type": CONTENT_TYPE_LATEST})
 
     return [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)]
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach an address."""
-    with suppress(ValueError):
-        return host == "localhost" or ip_address(host).is_loopback
-    return False

@@ -47,16 +47,6 @@ class ConsoleFormatter(logging.Formatter):
         return f"\n{INDENT}".join(on_one_line(without_logins(line)) for line in super().format(record).split("\n"))
 
 
-def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    args = record.args if isinstance(record.args, tuple) else ()
-    return {name: value for one in args if isinstance(one, Fields) for name, value in one.facts.items()}
-
-
-def _message_of(record: logging.LogRecord) -> str:
-    """Return the message without its fields, which are keys of their own."""
-    return str(record.msg).removesuffix(": %s") if _fields_of(record) else record.getMessage()
-
-
 def _plain(value: Any) -> Any:
     return value if isinstance(value, (int, float)) else without_logins(str(value))
 
@@ -65,14 +55,19 @@ class JsonFormatter(logging.Formatter):
     """One JSON object for each line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object, in ASCII."""
+        """Return the object, in ASCII. The fields of the message are keys of their own."""
+        match record.args:
+            case (Fields(facts=own),):
+                message = str(record.msg).removesuffix(": %s")
+            case _:
+                message, own = record.getMessage(), {}
         facts = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": without_logins(_message_of(record)),
+            "message": without_logins(message),
             "thread": record.threadName,
-            **{name: _plain(value) for name, value in _fields_of(record).items()},
+            **{name: _plain(value) for name, value in own.items()},
             **span_ids(),
         }
         if record.exc_info:

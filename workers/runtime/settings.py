@@ -25,7 +25,7 @@ from workers.protocol.address import SHARED_URL, with_options
 from workers.protocol.credentials import came_from
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.quantities import A_DURATION, seconds_in
-from workers.runtime.settings_errors import did_you_mean, explain, shown
+from workers.runtime.settings_errors import did_you_mean, explain
 
 LONGEST = timedelta(days=3660)
 """The longest duration. Longer ones are mistakes, and scripts cannot represent them exactly."""
@@ -84,7 +84,7 @@ def duration_in_ms(name: str, duration: Duration, least_s: float = 0) -> int:
     seconds: Any = duration.total_seconds() if isinstance(duration, timedelta) else duration
     is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
     if not is_number or not least_s <= seconds <= longest_s:  # false for nan
-        raise ValueError(f"{name} cannot be {shown(duration)}. Give seconds from {least_s:g} to {longest_s:.0f}.")
+        raise ValueError(f"{name} cannot be {duration!r:.100}. Give seconds from {least_s:g} to {longest_s:.0f}.")
     return to_ms(timedelta(seconds=float(seconds)))
 
 

@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -35,11 +34,3 @@ def _sentence(kind: type[BaseModel], problem: ErrorDetails, sources: Mapping[str
     if isinstance(problem.get("ctx", {}).get("ge"), str):  # the shortest duration, in pydantic's own notation
         message = "The duration is too short"
     return f"setting {name!r}{where} is invalid. {message}."
-
-
-def shown(value: Any) -> str:
-    """Return a value for a message, cut to a readable length."""
-    try:
-        return f"{value!r:.200}"
-    except ValueError:  # a number of thousands of digits
-        return f"a {type(value).__name__} that is too large to be shown"
