@@ -184,19 +184,3 @@ async def test_a_stop_in_a_callback_of_the_event_loop_is_one(server: RedisServer
     async with anyio.create_task_group() as tasks:
         await tasks.start(worker.run)
         asyncio.get_running_loop().call_soon(worker.stop)
-
-
-def test_a_worker_runs_again_whose_event_loop_has_gone_under_it(server: RedisServer) -> None:
-    worker = make_worker(server.url, print)
-    loop = asyncio.new_event_loop()
-    run = loop.create_task(worker.run())
-    loop.run_until_complete(wait_until(lambda: worker.process and not worker.process.obstacles(), "it works"))
-    loop.close()
-    del run
-
-    async def again() -> None:
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(worker.run)
-            worker.stop()
-
-    asyncio.run(again())
