@@ -69,7 +69,7 @@ class Membership:
         self._clock_offset_ms = 0.0
         self.timeout_changed = -inf
         """When the visibility timeout changed last, on the monotonic clock. Read in another thread."""
-        self._mismatch, self._groups = "", 1
+        self._mismatch = ""
         self._served_s = 0.0
         self.joined = Notifier()
         self.joins = 0
@@ -163,12 +163,6 @@ class Membership:
         if joined.mismatch and joined.mismatch != self._mismatch:
             logger.warning("group settings override this worker: %s", fields(group=pair, differences=joined.mismatch))
         self._mismatch = joined.mismatch
-        groups = joined.groups if self._settings.delete_settled else 1
-        if groups > max(self._groups, 1):
-            logger.warning(
-                "delete_settled has no effect, the stream has several groups: %s", fields(group=pair, groups=groups)
-            )
-        self._groups = groups
 
     def _until_next_join_s(self) -> float:
         """Return the refresh interval, or less if the lease of the group's reaper ends before."""
