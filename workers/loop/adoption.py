@@ -96,8 +96,9 @@ class Adoption(WorkerPart):
         )
         if not sweep.start:
             self._sweeps.remove(sweep)
+        limit, now_ms = self._membership.group_settings.max_deliveries, self._membership.now_ms()
         return [
-            self._membership.delivery(sweep.source, entry_id, flat, times, asked_at)
+            Delivery(sweep.source, entry_id, flat, times, limit, now_ms, asked_at)
             for (entry_id, flat), times in found
             if not sweep.source.comes_again(entry_id, times, asked_at)
         ]

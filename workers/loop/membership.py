@@ -2,13 +2,12 @@
 
 import logging
 import random
-from collections.abc import Sequence
 from math import inf
 
 import anyio
 from redis.exceptions import RedisError
 
-from workers.loop.in_flight import Delivery, Source
+from workers.loop.in_flight import Source
 from workers.loop.notifier import Notifier
 from workers.loop.reporting import Reporter
 from workers.protocol.calls.membership import (
@@ -123,13 +122,6 @@ class Membership:
     def join_again(self) -> None:
         """Read the group settings now, because there is a sign that they have changed."""
         self._again.set()
-
-    def delivery(
-        self, source: Source, entry_id: bytes, flat: Sequence[bytes], times_delivered: int, asked_at: float
-    ) -> Delivery:
-        """Make a delivery of the answer to a call that was sent at ``asked_at``, on the monotonic clock."""
-        limit = self.group_settings.max_deliveries
-        return Delivery(source, entry_id, flat, times_delivered, limit, self.now_ms(), asked_at)
 
     def shows_from(self, now: float) -> float:
         """Return the moment since which a heartbeat allows a job to begin."""
