@@ -43,7 +43,7 @@ _FAILURES: tuple[tuple[type[StreamReaperError], int, str], ...] = (
 TEXT, JSON = "text", "json"
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
-_DONE, _MACHINE = "stream-reaper.done", "machine"
+_MACHINE = "machine"
 
 
 class Program(click.Group):
@@ -240,13 +240,8 @@ def errors_as_sentences() -> Iterator[None]:
         code, status = next((code, status) for kind, code, status in _FAILURES if isinstance(ours, kind))
         command = click.get_current_context(silent=True)
         if command is not None and command.params.get(_MACHINE) is True:
-            show_json({"status": status, "error": without_logins(str(ours)), **command.meta.get(_DONE, {})})
+            show_json({"status": status, "error": without_logins(str(ours))})
         else:
             first, *others = (without_logins(str(sentence)) for sentence in ours.args or [ours])
             show(f"error: {first}", *others, err=True)
         raise SystemExit(code) from ours
-
-
-def keep_for_error(done: Mapping[str, Any]) -> None:
-    """Keep a command's result before it fails. The JSON document of the error then has it, too."""
-    click.get_current_context().meta[_DONE] = done
