@@ -14,8 +14,6 @@ import click
 
 from workers.program import load_worker
 from workers.protocol.errors import HandlerExitError
-from workers.protocol.log_fields import fields
-from workers.protocol.messages import first_of
 from workers.runtime.event_loop import run_in_loop
 from workers.runtime.health_server import health_server
 from workers.runtime.logs import log_to_stderr
@@ -78,9 +76,7 @@ def _work(worker: Worker) -> int:
     try:
         return run_in_loop(_run, worker)
     except (SystemExit, KeyboardInterrupt):
-        left = worker.process.in_hand() if worker.process else []
-        jobs = first_of([held.raw_id for held in left]) or "-"
-        logger.exception("a task of the program stopped the worker: %s", fields(pending_jobs=jobs))
+        logger.exception("a task of the program stopped the worker")
         return NEGATIVE_EXIT
 
 
@@ -90,7 +86,7 @@ async def _run(worker: Worker) -> int:
         with exported("worker", shows_metrics=worker.settings.health_port is not None):
             async with serving_health(worker):
                 await worker.run(handle_signals=True)
-        code = NEGATIVE_EXIT if worker.was_forced else 0
+        code = NEGATIVE_EXIT if worker.process and worker.process.forced else 0
     except HandlerExitError:  # its job is logged
         return code
     finally:

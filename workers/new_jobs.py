@@ -1,7 +1,7 @@
 """New jobs, in the form of programs and in the form of the stream. Invalid jobs are rejected here."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,12 @@ def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> 
 
 def _encode_fields(fields: Fields) -> list[bytes]:
     words: list[bytes] = []
-    for name, value in fields.items() if isinstance(fields, Mapping) else _checked_pairs(fields):
+    given: Iterable[tuple[Word, Word]] = fields.items() if isinstance(fields, Mapping) else fields
+    try:
+        pairs = [(name, value) for name, value in given]
+    except (TypeError, ValueError) as error:
+        raise InvalidJobError(f"{fields!r:.100} is not a job. Give a mapping or pairs.") from error
+    for name, value in pairs:
         encoded = _encode_word(name)
         if encoded.startswith(RESERVED_PREFIX):
             raise InvalidJobError(
@@ -68,15 +73,6 @@ def _encode_fields(fields: Fields) -> list[bytes]:
     if len(words) > 2 * MAX_FIELDS:
         raise InvalidJobError(f"the job has {len(words) // 2} fields, and {MAX_FIELDS} is the limit. Combine some.")
     return words
-
-
-def _checked_pairs(fields: Iterable[Any]) -> Iterator[tuple[Word, Word]]:
-    try:
-        for pair in fields:
-            name, value = [pair] if isinstance(pair, str | bytes) else pair  # text of two characters is no pair
-            yield name, value
-    except (TypeError, ValueError) as error:
-        raise InvalidJobError(f"{fields!r:.100} is not a job. Give a mapping or pairs.") from error
 
 
 def _encode_word(word: Word) -> bytes:

@@ -104,10 +104,10 @@ class EnqueueCall:
             raise self._unknown(self._error or TimeoutError(f"no answer for {RETRY_FOR_S:.0f} s"))
         return self._request
 
-    def ids(self, added: Sequence[bool]) -> list[JobId]:
-        """Return the IDs of the jobs. ``added`` says for each job whether this call has added it."""
+    def ids(self, added: Sequence[int]) -> list[JobId]:
+        """Return the IDs of the jobs. ``added`` is the reply."""
         jobs = self._request.jobs
-        return [JobId(text(job.job_id), is_new=is_new) for job, is_new in zip(jobs, added, strict=True)]
+        return [JobId(text(job.job_id), is_new=one == 1) for job, one in zip(jobs, added, strict=True)]
 
     def pause_after(self, error: Exception) -> float:
         """Return the pause before the call is sent again. Raises what the caller of the producer gets."""

@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 
 from workers.new_jobs import Fields, NewJob
 from workers.outbox import BaseProducer, EnqueueCall, JobId
-from workers.protocol.calls.enqueueing import enqueue
+from workers.protocol.calls.enqueueing import ENQUEUE
 from workers.protocol.connection import commands_client, drop_idle
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.event_loop import require_asyncio
@@ -122,7 +122,7 @@ class Producer(BaseProducer[Redis]):
         while True:
             try:
                 async with self._turns:
-                    return call.ids(await enqueue(self._client, call.request))
+                    return call.ids(await ENQUEUE.run(self._client, *call.request.words()))
             except Exception as error:  # noqa: BLE001 - raised again, unless it is an outage
                 pause = call.pause_after(error)
                 await drop_idle(self._client, error)

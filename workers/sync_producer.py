@@ -14,7 +14,7 @@ from redis import Redis
 
 from workers.new_jobs import Fields, NewJob
 from workers.outbox import BaseProducer, EnqueueCall, JobId
-from workers.protocol.calls.enqueueing import enqueue_blocking
+from workers.protocol.calls.enqueueing import ENQUEUE
 from workers.protocol.connection import blocking_client
 from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
@@ -69,7 +69,7 @@ class SyncProducer(BaseProducer[Redis]):
     def _send(self, call: EnqueueCall) -> list[JobId]:
         while True:
             try:
-                return call.ids(enqueue_blocking(self._client, call.request))
+                return call.ids(ENQUEUE.run_blocking(self._client, *call.request.words()))
             except Exception as error:  # noqa: BLE001 - raised again, unless it is an outage
                 pause = call.pause_after(error)
                 self._client.connection_pool.disconnect(inuse_connections=False)

@@ -163,7 +163,7 @@ class Worker:
             HandlerExitError: A handler or a callback raised SystemExit or KeyboardInterrupt.
         """
         loop = require_asyncio("a worker")
-        if self._runs():
+        if self.process is not None and not self.process.finished:
             raise ConfigurationError("the worker is already running. Make a second Worker.")
         process = WorkerProcess(self.settings, self.handlers, self._callbacks)
         self._loop, self.process = loop, process
@@ -191,16 +191,6 @@ class Worker:
     def consumer(self) -> str:
         """Consumer name of the current or last run. Raises RuntimeError before the first run."""
         return self._running.consumer
-
-    @property
-    def was_forced(self) -> bool:
-        """Tell whether the last run ended before its work was done."""
-        return self._running.forced
-
-    def _runs(self) -> bool:
-        """Tell whether there is a run that has not ended, and not gone with its event loop."""
-        is_over = self.process is None or self.process.finished
-        return not is_over and self._loop is not None and not self._loop.is_closed()
 
     @property
     def _running(self) -> WorkerProcess:

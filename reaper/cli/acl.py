@@ -44,7 +44,7 @@ def acl(role: str | None, recovery: str, machine: bool, settings: ReaperSettings
     mode = RecoveryMode(recovery)
     roles = [Role(role)] if role else roles_in(mode)
     groups = [group.keys for group in settings.groups]
-    rules = [rules_of(one, mode, groups, [settings.namespace_keys], url=settings.redis_url) for one in roles]
+    rules = [rules_of(one, mode, groups, [settings.namespace_keys]) for one in roles]
     if machine:
         show_json([{"role": one.role, "rules": one.words} for one in rules])
         return

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -146,21 +147,12 @@ def _value(value: bytes) -> str:
 @yes_option
 @json_option
 @operator_options
-async def delete_(
-    keys: GroupKeys,
-    ids: tuple[str, ...],
-    reason: str | None,
-    everything: bool,
-    older_than_s: float | None,
-    yes: bool,
-    machine: bool,
-    settings: ReaperSettings,
-) -> bool:
+async def delete_(keys: GroupKeys, yes: bool, machine: bool, settings: ReaperSettings, **selected: Any) -> bool:
     """Delete dead letters for good.
 
     Select them by ID, by --reason and --older-than, or with --all. The jobs cannot be redriven afterwards.
     """
-    selection = choose(ids, reason=reason, everything=everything, older_than_s=older_than_s)
+    selection = choose(**selected)
     async with connected(settings) as (client, _):
         await check_exists(client, keys)
         # The confirmation counts the letters that are deleted: later ones stay.

@@ -24,8 +24,7 @@ _COLOURS = {**dict.fromkeys(Level, "yellow"), Level.OK: "green", Level.WRONG: "r
 )
 @reaper_settings(("redis_url", "namespace", "groups", "redelivery"))
 @json_option
-@click.option("--quiet", is_flag=True, help="Leave out checks that passed.")
-async def doctor(machine: bool, quiet: bool, settings: ReaperSettings) -> bool:
+async def doctor(machine: bool, settings: ReaperSettings) -> bool:
     """Check the server, settings and groups.
 
     Pass the service's own settings (--config), because groups and policies can be there alone. The command writes
@@ -34,9 +33,8 @@ async def doctor(machine: bool, quiet: bool, settings: ReaperSettings) -> bool:
     async with connected(settings) as (client, server):
         findings = await diagnose(client, settings, server)
     wrong = any(finding.level is Level.WRONG for finding in findings)
-    shown = [finding for finding in findings if not (quiet and finding.level is Level.OK)]
-    document = {"status": "findings" if wrong else "ok", "findings": [asdict(finding) for finding in shown]}
-    show_result(document, *map(finding_line, shown), machine=machine)
+    document = {"status": "findings" if wrong else "ok", "findings": [asdict(finding) for finding in findings]}
+    show_result(document, *map(finding_line, findings), machine=machine)
     return not wrong
 
 

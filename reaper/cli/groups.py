@@ -7,7 +7,6 @@ import click
 from reaper.cli.options import (
     connected,
     group_argument,
-    journaling_options,
     json_option,
     operator_options,
     show_result,
@@ -103,7 +102,7 @@ async def _set_paused(settings: ReaperSettings, keys: GroupKeys, paused: bool, m
 @group_argument
 @yes_option
 @json_option
-@journaling_options
+@operator_options
 async def forget(keys: GroupKeys, yes: bool, machine: bool, settings: ReaperSettings) -> None:
     """Remove stream-reaper's keys of a group from Redis.
 

@@ -62,8 +62,6 @@ def reaper_settings(asked: Collection[str], helps: Mapping[str, str] | None = No
 
 operator_options = reaper_settings(("redis_url", "namespace"))
 """The settings of a command for one group: the address of Redis, and the namespace of the replicas."""
-journaling_options = reaper_settings(("redis_url", "namespace", "journal"))
-"""The same for a command that records events in the journal."""
 _GROUPS_HELP = "Groups without a live replica, as STREAM/GROUP,…; groups of live replicas are included anyway."
 groups_options = reaper_settings(("redis_url", "namespace", "groups"), {"groups": _GROUPS_HELP})
 """The same for a command that reads all groups."""

@@ -1,6 +1,5 @@
 """``reaper dead-letters redrive`` and ``reaper groups requeue``."""
 
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,8 +11,8 @@ from reaper.cli.options import (
     connected,
     group_argument,
     ids_argument,
-    journaling_options,
     json_option,
+    operator_options,
     reason_option,
 )
 from reaper.operations.dead_letters import check_ids, choose, select
@@ -25,7 +24,7 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import counted
 from workers.runtime.clock import server_ms
-from workers.runtime.options import DurationType, help_end, keep_for_error
+from workers.runtime.options import DurationType, help_end
 from workers.runtime.printing import show, show_json
 
 DAY_S = 86_400
@@ -49,31 +48,29 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print the jobs th
 @dry_run_option
 @click.option("--force", is_flag=True, help=f"Also redrive jobs that were redriven {MAX_GENERATION} times already.")
 @json_option
-@journaling_options
+@operator_options
 async def redrive(
     keys: GroupKeys,
-    ids: tuple[str, ...],
-    reason: str | None,
-    everything: bool,
     rate: float | None,
     dry_run: bool,
     force: bool,
     machine: bool,
     settings: ReaperSettings,
+    **selected: Any,
 ) -> bool:
     """Make dead-lettered jobs ready again.
 
     Select them by ID, by --reason, or with --all. Each job continues as its next generation, with a new count of
     deliveries.
     """
-    selection = choose(ids, reason=reason, everything=everything)
+    selection = choose(**selected)
     async with connected(settings) as (client, _):
         await check_exists(client, keys)
         # Named IDs are sent even if they do not exist, so that each has a result.
-        selected = selection.ids or [letter.id async for letter in select(client, keys, selection)]
+        letters = selection.ids or [letter.id async for letter in select(client, keys, selection)]
         ready_again = ReadyAgain(client, keys, settings.redelivery, settings.journal_limit, dry_run)
-        results = ready_again.redrive(selected, force=force, rate=rate)
-        shows_all = dry_run or bool(ids)
+        results = ready_again.redrive(letters, force=force, rate=rate)
+        shows_all = dry_run or bool(selection.ids)
         counts = await _print(ready_again, results, ("dead letter", "redriven"), machine, shows_all=shows_all)
     return set(counts) <= {Outcome.DONE}
 
@@ -93,7 +90,7 @@ async def redrive(
 @click.option("--since", type=DurationType(), default=DAY_S, help="Age of the oldest journal entry.  [default: 24h]")
 @dry_run_option
 @json_option
-@journaling_options
+@operator_options
 async def requeue(
     keys: GroupKeys,
     ids: tuple[str, ...],
@@ -128,7 +125,7 @@ async def requeue(
 async def _print(
     run: ReadyAgain, results: AsyncIterator[Result], action: tuple[str, str], machine: bool, *, shows_all: bool = True
 ) -> Counter[Outcome]:
-    """Print the results as they come, then a summary, also after a failure or Ctrl-C. Return the counts.
+    """Print the results as they come, then a summary, which people see also after a failure. Return the counts.
 
     ``action``: for example ``("dead letter", "redriven")``. Without ``shows_all``, people do not see a line for each
     job that is ready.
@@ -145,14 +142,11 @@ async def _print(
                 show(_line(result, verb, run.dry_run))
     finally:
         others = [f"{number} {outcome}" for outcome, number in counts.items() if outcome is not Outcome.DONE]
-        document: dict[str, Any] = {"group": run.keys.pair, "dry_run": run.dry_run, "done": counts[Outcome.DONE]}
-        document["results"] = [result._asdict() for result in found]
         if not machine:
             show(", ".join([f"{run.keys.pair}: {counted(counts[Outcome.DONE], noun)} {would_be}{verb}", *others]))
-        elif isinstance(sys.exception(), Exception):
-            keep_for_error(document if found else {})
-        else:
-            show_json(document)
+    if machine:
+        facts = {"group": run.keys.pair, "dry_run": run.dry_run, "done": counts[Outcome.DONE]}
+        show_json({**facts, "results": [result._asdict() for result in found]})
     return counts
 
 

@@ -3,7 +3,7 @@
 -- KEYS[1] schedule  {orders}:scheduled:billing or {orders}:scheduled  sorted set
 -- ARGV[1] job ID, or the entry ID the job had  ARGV[2] rank to start at  ARGV[3] members to look at in this call
 --
--- Returns {next rank (-1 = all were looked at)}, or {-1, rank, score, job ID, deliveries, generation, first ms, entry
+-- Returns {next rank (-1 = all were looked at)}, or {-1, score, job ID, deliveries, generation, first ms, entry
 -- ID} where it was found.
 -- Fence: none; it writes nothing.
 
@@ -16,7 +16,7 @@ for i = 1, #rows, 2 do
     local job = unpacked(rows[i])
     if job and (job.id == wanted or job.entry == wanted) then
       return {
-        -1, from + (i - 1) / 2, rows[i + 1], job.id, digits(job.deliveries), job.generation, job.first_ms, job.entry,
+        -1, rows[i + 1], job.id, digits(job.deliveries), job.generation, job.first_ms, job.entry,
       }
     end
   end

@@ -9,11 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from redis.connection import parse_url
-
 from reaper.settings import WILDCARD, observers_of, redis_pattern
-from workers.protocol.address import Topology
-from workers.protocol.connection import read_address
 from workers.protocol.keys import GroupKeys, NamespaceKeys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
 
@@ -37,7 +33,8 @@ def roles_in(mode: RecoveryMode) -> list[Role]:
 
 # --- the table ----------------------------------------------------------------------------------------------
 
-_EVERYBODY = "eval evalsha info ping time"
+_EVERYBODY = "client|setname cluster|slots eval evalsha info ping select time"
+"""What connections run, with the commands that an address can ask for: a name, a cluster, or another database."""
 _READS = (
     "exists get hget hgetall hlen hmget hscan pttl type xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange "
     "xrevrange zcard zcount zrange zscore"
@@ -83,16 +80,10 @@ def acl_line(user: str, words: Iterable[str]) -> str:
     return " ".join(map(_quote, ("ACL", "SETUSER", user, *words)))
 
 
-def rules_of(
-    role: Role, mode: RecoveryMode, pairs: Sequence[GroupKeys], namespaces: Sequence[NamespaceKeys], *, url: str = ""
-) -> Rules:
-    """Return the rules of a role for ``pairs``.
-
-    ``mode`` matters to workers, because some recover, too. ``url`` is the address, which decides how a connection
-    begins.
-    """
+def rules_of(role: Role, mode: RecoveryMode, pairs: Sequence[GroupKeys], namespaces: Sequence[NamespaceKeys]) -> Rules:
+    """Return the rules of a role for ``pairs``. ``mode`` matters to workers, because some recover, too."""
     recovers = role is Role.WORKER and mode is RecoveryMode.EMBEDDED
-    commands = {*_EVERYBODY.split(), *_COMMANDS[role].split(), *_to_connect(url)}
+    commands = {*_EVERYBODY.split(), *_COMMANDS[role].split()}
     commands.update(_EMBEDDED.split() if recovers else ())
     if role is Role.REAPER and any(WILDCARD in pair.stream for pair in pairs):
         commands.add("scan")
@@ -130,20 +121,6 @@ def _channels_in(role: Role, pair: GroupKeys, *, recovers: bool) -> Iterable[str
         yield _escape(pair.schedule)
     if role is Role.REAPER:
         yield _escape(pair.lease)
-
-
-def _to_connect(url: str) -> Iterable[str]:
-    """Return the commands that connections to an address run besides those that all run."""
-    if not url:
-        return ()
-    address = read_address(url)
-    options = parse_url(address.node)
-    wanted = {
-        "cluster|slots": address.topology is Topology.CLUSTER,  # the client asks nodes for the slots of each
-        "select": options.get("db"),  # another database than 0
-        "client|setname": options.get("client_name"),
-    }
-    return [command for command, is_run in wanted.items() if is_run]
 
 
 def _escape(name: str) -> str:

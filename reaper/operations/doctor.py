@@ -17,8 +17,6 @@ from workers.protocol.keys import TYPES, GroupKeys, NamespaceKeys
 from workers.protocol.messages import counted, entry_order, text
 from workers.protocol.server import knows_claim
 
-PENDING_READ = 100
-
 
 async def diagnose(client: Redis, settings: ReaperSettings, release: str) -> list[Finding]:
     """Return the findings of every check, those that passed included. Raises redis-py's errors."""
@@ -82,32 +80,17 @@ async def _check_types(client: Redis, places: Iterable[GroupKeys | NamespaceKeys
 
 
 async def _check_entries(client: Redis, keys: GroupKeys, policy: str) -> list[Finding]:
+    """Find a policy that does not fit the stream, and entries that were deleted before the group has received them."""
     if await client.type(keys.stream) != b"stream":
         return []
     found = []
-    info: Any = await client.xinfo_stream(keys.stream)
     if refusal := await layout_refusal(client, keys.stream, policy):
         found.append(wrong("layout", explained(refusal), keys.pair))
+    info: Any = await client.xinfo_stream(keys.stream)
     groups: Any = await client.xinfo_groups(keys.stream)
-    own = next((one for one in groups if text(one["name"]) == keys.group), None)
-    return [*found, *(await _trimming(client, keys, info, own) if own else ())]
-
-
-async def _trimming(client: Redis, keys: GroupKeys, info: Any, group: Any) -> list[Finding]:
-    """Find deleted entries among the oldest pending ones, and behind the last one that the group has received."""
-    found = []
-    rows: Any = await client.execute_command("XPENDING", keys.stream, keys.group, "-", "+", PENDING_READ)
-    pipe = client.pipeline(transaction=False)
-    for row in rows:
-        pipe.xrange(keys.stream, row[0], row[0])
-    if lost := sum(not entries for entries in await pipe.execute()):
-        why = (
-            f"{lost} pending entries were trimmed or deleted, so their payloads are lost. Trim by MINID below the "
-            "oldest pending entry, or raise MAXLEN."
-        )
-        found.append(wrong("trimming", why, keys.pair))
     deleted = info.get("max-deleted-entry-id")  # since Redis 7
-    if deleted and entry_order(deleted) > entry_order(group["last-delivered-id"]):
-        why = "entries were trimmed or deleted before the group read them. Raise MAXLEN."
-        found.append(wrong("trimming", why, keys.pair))
+    for group in groups if deleted else ():
+        if text(group["name"]) == keys.group and entry_order(deleted) > entry_order(group["last-delivered-id"]):
+            why = "entries were trimmed or deleted before the group read them. Raise MAXLEN."
+            found.append(wrong("trimming", why, keys.pair))
     return found

@@ -24,9 +24,7 @@ async def drain(client: Redis, keys: NamespaceKeys, replica_id: str, for_ms: int
     seen = await look_at_namespace(client, keys)
     replica = seen.replica(replica_id)
     if replica is None:
-        is_silent = any(one.id == replica_id for one in seen.silent)
-        why = "it is not alive, so other replicas take its groups" if is_silent else "no replica has this ID"
-        raise NotPossibleError(f"cannot drain {replica_id!r}: {why}. See `reaper status`.")
+        raise NotPossibleError(f"cannot drain {replica_id!r}: no live replica has this ID. See `reaper status`.")
     if not any(one.id != replica_id and one.settings == replica.settings for one in seen.able):
         raise NotPossibleError(
             f"cannot drain {replica_id!r}: no other live replica with the same settings could take its groups. "

@@ -11,8 +11,8 @@ from reaper.operations.words import duration
 from reaper.reasons import ProblemKind
 from reaper.settings import LONGEST_VISIBILITY_MS
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
-from workers.protocol.events import MOST, EventName
-from workers.protocol.messages import Redelivery, counted
+from workers.protocol.events import EventName
+from workers.protocol.messages import counted
 from workers.runtime.settings import to_ms
 
 _STOPS = frozenset({
@@ -61,11 +61,9 @@ class Explanation:
                 left = max(0, job.due_ms - self.snapshot.now_ms)
                 return left, f"becomes ready in {duration(left)}" if left else "is due, and becomes ready now"
             case Place.QUARANTINED:
-                before = job.quarantined_before
-                turn = f"after {counted(before, 'other job')}" if before else "as the next one"
                 are = counted(group.released, "released job is", "released jobs are")
                 then = f", when the {are} settled" if group.released else ""
-                return None, f"is quarantined, because it has one delivery left: it becomes ready {turn}{then}"
+                return None, f"is quarantined, because it has one delivery left: it becomes ready in its turn{then}"
             case Place.DEAD:
                 command = f"reaper dead-letters redrive {group.keys.word} {job.entry_id}"
                 return None, f"nothing, because it is a dead letter: `{command}` makes it ready again"
@@ -99,21 +97,12 @@ class Explanation:
 
     def _fate(self) -> str:
         """Return the decision of recovery about the delivery, in short (``lua/prelude/8_fate.lua`` decides it)."""
-        job, group, limit, count = self.job, self.group, self.max_deliveries, self.deliveries
-        if job.times_delivered >= MOST:
-            return "dead-lettered: its worker gave it up"
-        used_up = f"dead-lettered: {count} of {limit} deliveries are used up"
-        if count >= limit or (job.is_quarantined and not job.is_given_back):
-            if limit == 1 or job.is_given_back:
-                return used_up
-            is_used_up = job.is_released and count >= limit
-            return f"{used_up}, unless it never arrived at its worker" if is_used_up else "quarantined again"
-        if count == limit - 1 and not job.is_given_back:
+        limit, count = self.max_deliveries, self.deliveries
+        if count >= limit:
+            return f"dead-lettered after {limit} deliveries, or quarantined again if the last one never began"
+        if count == limit - 1 and not self.job.is_given_back:
             return f"quarantined: its next delivery ({count + 1} of {limit}) is its last, and runs alone"
-        if group.policy == Redelivery.IN_PLACE:
-            return f"ready again where it is, for delivery {count + 1} of {limit}"
-        target = group.keys.retry if group.policy == Redelivery.RETRY_STREAM else group.keys.stream
-        return f"copied to {target} and ready again, for delivery {count + 1} of {limit}"
+        return f"ready again, for delivery {count + 1} of {limit}"
 
     def obstacles(self) -> Iterator[str]:
         """Yield the reasons why no worker reads a ready job, or why recovery does not act."""

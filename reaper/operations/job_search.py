@@ -16,7 +16,6 @@ from workers.protocol.events import EventName, LifecycleEvent, events_of
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
     CLAIM_READY_MS,
-    FIELD_QUARANTINED,
     Pending,
     Redelivery,
     entry_order,
@@ -72,14 +71,8 @@ class FoundJob:
     first_ms: int = 0
     own_visibility_ms: int = 0
     """The visibility timeout that the job has of its own, or 0."""
-    is_quarantined: bool = False
-    """Its entry has been in quarantine."""
-    is_released: bool = False
-    """It was released from quarantine, and is not settled yet."""
     due_ms: int = 0
     """When a scheduled job becomes ready."""
-    quarantined_before: int = 0
-    """Quarantined jobs in front of it."""
     reason: str = ""
     """Why it is dead."""
     error: str = ""
@@ -105,10 +98,8 @@ class FoundJob:
 
     def take_entry(self, source: str, row: Sequence[Any], place: Place) -> None:
         """Note an entry of the job, and its reserved fields."""
-        pairs = list(pair_up(row[1]))
-        metadata = read_metadata(row[0], pairs)
+        metadata = read_metadata(row[0], pair_up(row[1]))
         self.place, self.source, self.entry_id = place, source, text(row[0])
-        self.is_quarantined = any(name == FIELD_QUARANTINED for name, _ in pairs)
         self.job_id, self.generation, self.first_ms = text(metadata.job_id), metadata.generation, metadata.first_ms
         self.deliveries_before, self.own_visibility_ms = metadata.deliveries, metadata.visibility_ms
 
@@ -158,8 +149,6 @@ async def _newest_first(
     client: Redis, key: str, depth: int, jobs: Collection[FoundJob]
 ) -> AsyncIterator[Sequence[Any]]:
     """Read at most ``depth`` entries of a stream backwards, and note in each job if there may be more."""
-    if await client.type(key) != b"stream":
-        return
     end, left = "+", depth
     while left > 0:
         rows: Any = await client.xrevrange(key, end, "-", min(PAGE, left))
@@ -221,11 +210,7 @@ async def _take_delivery(client: Redis, job: FoundJob, pending: Pending) -> None
     """Note a delivery. With policy `in-place`, workers read an entry that was given back, so it is ready."""
     job.place, job.owner = Place.PENDING, text(pending.consumer)
     job.idle_ms, job.times_delivered = int(pending.idle_ms), int(pending.delivery_count)
-    pipe = client.pipeline(transaction=False)
-    pipe.hget(job.keys.settings, "policy")
-    pipe.hget(job.keys.quarantine, job.entry_id)
-    policy, released = await pipe.execute()
-    job.is_released = released is not None
+    policy = await client.hget(job.keys.settings, "policy")
     if job.is_given_back and policy == Redelivery.IN_PLACE.encode():
         job.place, job.owner, job.idle_ms = Place.READY, "", 0
 
@@ -237,26 +222,23 @@ async def _find_scheduled(client: Redis, job: FoundJob) -> bool:
     """Search the schedules, page by page, for a job ID or the ID of the entry that the job had."""
     script = load_script("reaper", "find_scheduled")
     for schedule in (job.keys.schedule, job.keys.stream_schedule):
-        if await client.type(schedule) != b"zset":
-            continue
         for wanted in job.ids:
             next_rank, found = 0, []
             while next_rank >= 0:
                 next_rank, *found = await script.run(client, [schedule], [wanted, next_rank, PAGE])
             if found:
-                await _take_scheduled(client, job, schedule, found)
+                _take_scheduled(job, schedule, found)
                 return True
     return False
 
 
-async def _take_scheduled(client: Redis, job: FoundJob, schedule: str, found: Sequence[Any]) -> None:
-    rank, score, job_id, deliveries, generation, first_ms, entry_id = found
+def _take_scheduled(job: FoundJob, schedule: str, found: Sequence[Any]) -> None:
+    score, job_id, deliveries, generation, first_ms, entry_id = found
     job.source, job.entry_id, job.job_id = schedule, text(entry_id), text(job_id)
     job.deliveries_before, job.generation = whole_number(deliveries, 0), whole_number(generation, 0)
     job.first_ms, job.place, job.due_ms = whole_number(first_ms, 0), Place.SCHEDULED, int(float(score))
     if float(score) >= QUARANTINE_SCORE:
         job.place, job.due_ms = Place.QUARANTINED, 0
-        job.quarantined_before = rank - int(await client.zcount(schedule, "-inf", f"({QUARANTINE_SCORE}"))
 
 
 async def _find_dead(client: Redis, job: FoundJob, depth: int) -> bool:

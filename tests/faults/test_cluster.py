@@ -270,7 +270,7 @@ async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: 
     urls = {}
     for role in (Role.REAPER, Role.WORKER, Role.PRODUCER):
         pairs = [group_keys(load.stream, GROUP)]
-        rules = rules_of(role, RecoveryMode.REAPER, pairs, [scene.NAMESPACE], url=masters.url)
+        rules = rules_of(role, RecoveryMode.REAPER, pairs, [scene.NAMESPACE])
         for node in masters.nodes:
             node.command("ACL", "SETUSER", role.value, "reset", "on", ">secret", *rules.words)
         urls[role] = masters.url.replace("://", f"://{role.value}:secret@")

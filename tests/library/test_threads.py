@@ -37,7 +37,7 @@ async def test_a_worker_is_stopped_by_its_own_plain_handler(server: RedisServer,
     worker = make_worker(server.url, handle)
     await enqueue(client, 1)
     await worker.run()
-    assert (worker.counts.acked, worker.was_forced) == (1, False)
+    assert (worker.counts.acked, worker.process and worker.process.forced) == (1, False)
 
 
 @pytest.mark.parametrize("now", [False, True])
@@ -46,7 +46,8 @@ async def test_a_worker_is_stopped_from_any_thread(server: RedisServer, now: boo
     async with running(worker):
         await in_a_thread(lambda: worker.stop(now=now))
         await wait_until(lambda: worker.process is not None and worker.process.finished, "the worker has ended")
-    assert worker.was_forced is now
+    assert worker.process
+    assert worker.process.forced is now
 
 
 async def test_a_reaper_is_stopped_from_any_thread(server: RedisServer) -> None:
@@ -176,7 +177,8 @@ def test_a_worker_is_stopped_by_a_signal_handler_of_the_program(server: RedisSer
         asyncio.run(program())
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert worker.was_forced is now
+    assert worker.process
+    assert worker.process.forced is now
 
 
 async def test_a_stop_in_a_callback_of_the_event_loop_is_one(server: RedisServer) -> None:
@@ -184,19 +186,3 @@ async def test_a_stop_in_a_callback_of_the_event_loop_is_one(server: RedisServer
     async with anyio.create_task_group() as tasks:
         await tasks.start(worker.run)
         asyncio.get_running_loop().call_soon(worker.stop)
-
-
-def test_a_worker_runs_again_whose_event_loop_has_gone_under_it(server: RedisServer) -> None:
-    worker = make_worker(server.url, print)
-    loop = asyncio.new_event_loop()
-    run = loop.create_task(worker.run())
-    loop.run_until_complete(wait_until(lambda: worker.process and not worker.process.obstacles(), "it works"))
-    loop.close()
-    del run
-
-    async def again() -> None:
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(worker.run)
-            worker.stop()
-
-    asyncio.run(again())

@@ -496,7 +496,7 @@ async def test_the_lines_are_accepted_as_they_are_printed(client: Redis) -> None
 
 @pytest.mark.parametrize("role", Role)
 async def test_what_an_address_asks_of_a_connection_is_allowed(client: Redis, server: RedisServer, role: Role) -> None:
-    """With another database or name, the user that `reaper acl` prints is let in, and may not go there."""
+    """With another database and a name, the user that `reaper acl` prints can connect."""
     await client.execute_command("ACL", "LOG", "RESET")
     where = f"127.0.0.1:{server.port}/1?client_name=ours"
     printed = await run_command(f"redis://{where}", "acl", role.value, "-o", "json", "--groups", "orders/billing")
@@ -505,8 +505,6 @@ async def test_what_an_address_asks_of_a_connection_is_allowed(client: Redis, se
     async with commands_client(f"redis://{role.value}:{PASSWORD}@{where}") as ours:
         await ours.ping()
     assert await denials(client) == []
-    plain = rules_of(role, REAPER, [KEYS], [NAMESPACE], url="redis://h/0").commands
-    assert {"select", "client|setname", "cluster|slots"}.isdisjoint(plain)
 
 
 @pytest.mark.contract

@@ -45,7 +45,7 @@ def test_a_role_has_the_scripts_that_its_programs_reach_and_no_others(role: Role
 @pytest.mark.parametrize(("role", "mode"), EVERYBODY, ids=str)
 def test_a_role_may_run_what_its_scripts_and_other_calls_need_and_nothing_else(role: Role, mode: RecoveryMode) -> None:
     rules = rules_of(role, mode, [group_keys("orders", "billing")], [namespace_keys("reaper")])
-    commands = {"ping", "info", "time", "eval", "evalsha"} | DIRECT[role]
+    commands = {"ping", "info", "time", "eval", "evalsha", "select", "client|setname", "cluster|slots"} | DIRECT[role]
     commands |= {"subscribe"} if (role, mode) == (Role.WORKER, EMBEDDED) else set()
     commands = commands.union(*(commands_of(*script) for script in scripts_of(role, mode)))
     commands -= {"get", "pttl"} if (role, mode) == (Role.WORKER, REAPER) else set()

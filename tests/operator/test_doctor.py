@@ -123,14 +123,6 @@ async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene,
     assert await _wrong(reaper) == [("mismatch", "worker w1: max_deliveries 3 is in force, 9 is set")]
 
 
-async def test_trimming_past_the_pending_entries_is_found(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    lost, _ = await scene.stalled(), await scene.stalled()
-    await scene.client.xdel("orders", lost)
-    [(_, text)] = [found for found in await _wrong(reaper) if found[0] == "trimming"]
-    assert text.startswith("1 pending entries were trimmed or deleted")
-
-
 @pytest.mark.contract
 async def test_trimming_what_was_never_delivered_is_found_where_redis_remembers(
     scene: Scene, reaper: Command, server: RedisServer
@@ -163,12 +155,6 @@ async def test_nothing_is_written(scene: Scene, reaper: Command) -> None:
     before = await scene.state()
     await reaper("doctor")
     assert await scene.state() == before
-
-
-async def test_quiet_leaves_out_what_is_fine(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    shown = (await reaper("doctor", "--quiet")).out.splitlines()
-    assert [line.split()[:2] for line in shown if line] == [["warning", "persistence"]]
 
 
 @pytest.mark.contract

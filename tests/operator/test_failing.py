@@ -200,13 +200,11 @@ async def test_help_that_cannot_be_written_is_a_sentence(line: str) -> None:
     assert ended.stderr == b"error: cannot read or write: No space left on device.\n"
 
 
-@pytest.mark.parametrize("done", [0, 1])
-async def test_a_redrive_that_fails_is_one_document_with_what_was_done(
-    reaper: Command, client: Redis, monkeypatch: pytest.MonkeyPatch, done: int
+async def test_a_redrive_that_fails_is_one_document(
+    reaper: Command, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_others: object, **_more: object) -> AsyncIterator[Result]:
-        for number in range(done):
-            yield Result(f"{number}-0", Outcome.DONE, "9-0", "job")
+        yield Result("0-0", Outcome.DONE, "9-0", "job")
         raise ResponseError("NOPERM no more")
 
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
@@ -214,8 +212,6 @@ async def test_a_redrive_that_fails_is_one_document_with_what_was_done(
     answer = await reaper("dead-letters", "redrive", KEYS.pair, "--all", "-o", "json")
     assert (answer.code, answer.err, answer.out.count("\n")) == (3, "", 1)
     assert (answer.data["status"], "NOPERM" in answer.data["error"]) == ("unreachable", True)
-    assert [one["id"] for one in answer.data.get("results", ())] == ["0-0"][:done]
-    assert answer.data.get("done", 0) == done
 
 
 MISSING = [

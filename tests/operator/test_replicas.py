@@ -94,10 +94,8 @@ async def test_a_replica_that_is_not_there_is_not_drained(scene: Scene, reaper: 
     now = await scene.now_ms()
     await register(scene.client, a_replica("dave", at_ms=now - 60_000), a_replica("alice", at_ms=now))
     silent, unknown = await reaper("drain", "dave-1-abc"), await reaper("drain", "carol")
-    assert (silent.code, silent.err.partition(" See ")[0]) == (
-        1, "error: cannot drain 'dave-1-abc': it is not alive, so other replicas take its groups."
+    assert (silent.code, silent.err) == (
+        1, "error: cannot drain 'dave-1-abc': no live replica has this ID. See `reaper status`.\n"
     )  # fmt: skip
-    assert (unknown.code, unknown.err) == (
-        1, "error: cannot drain 'carol': no replica has this ID. See `reaper status`.\n"
-    )  # fmt: skip
+    assert (unknown.code, "no live replica has this ID" in unknown.err) == (1, True)
     assert await scene.client.exists(KEYS.drained) == 0

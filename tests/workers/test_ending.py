@@ -137,14 +137,14 @@ async def test_a_callback_that_exits_is_told_as_well(server: RedisServer, client
 
 @pytest.mark.processes
 @pytest.mark.parametrize("loop", ["asyncio", in_matrix("uvloop")])
-async def test_a_task_that_exits_ends_the_worker_with_exit_code_1_and_the_jobs_that_ran_are_told(
+async def test_a_task_that_exits_ends_the_worker_with_exit_code_1(
     server: RedisServer, client: Redis, processes: Processes, loop_env: dict[str, str]
 ) -> None:
     worker = await started(server, processes, "worker", **loop_env)
-    job = await add(client, {"do": "exit_in_task"})
+    await add(client, {"do": "exit_in_task"})
 
     assert await worker.wait() == 1
-    assert re.search(f"ERROR .* (ends|stopped) the worker: .*jobs?={job}", worker.output)
+    assert re.search("ERROR .* stopped the worker", worker.output)
     assert "SystemExit: 0" in worker.output
 
 

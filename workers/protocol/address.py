@@ -6,9 +6,8 @@
     redis+sentinel://[[user]:password@]h1[:26379],h2,h3/mymaster[/db]         rediss+sentinel://…
     redis+cluster://[[user]:password@]h1[:6379],h2                            rediss+cluster://…
 
-Each takes options (``?name=value&…``). redis-py turns every option into an argument that is stronger than ours. An
-option that decodes replies, changes the protocol or sends twice breaks a worker or duplicates a job. So only safe
-options pass.
+Each takes options (``?name=value&…``). redis-py lets them win over our arguments, so only those pass that cannot break
+a worker or duplicate a job.
 """
 
 import re
@@ -85,11 +84,6 @@ class Address:
     """The master's name at the Sentinels."""
     sentinel_login: Mapping[str, str] = field(default_factory=dict, repr=False)
     """``username`` and ``password`` for the Sentinels themselves, if given."""
-
-    @property
-    def shown_hosts(self) -> str:
-        """`hosts`, for messages."""
-        return ", ".join(f"{host}:{port}" for host, port in self.hosts)
 
 
 def parse_address(url: str) -> Address:

@@ -1,12 +1,7 @@
 """The three factories for Redis clients. No other module builds one. `KeptConnection` is a short cut for hot paths.
 
-All switch redis-py's own retries off. A command with a lost *reply* would be sent twice, which makes a duplicate job of
-an ``XADD``, and loses a batch that ``XREADGROUP`` has read. Idempotent scripts are retried by
-`workers.protocol.scripts` instead. Replies stay raw bytes, because a value that is not UTF-8 would raise only after the
-server has put its entry into the pending entries list.
-
-A client is for one ``key`` (and all keys of its slot), or finds the node anew for each command
-(`workers.protocol.routing`).
+redis-py's own retries are off. They send a command with a lost *reply* twice, which makes a duplicate job of an
+``XADD``, and loses a batch that ``XREADGROUP`` has read. `workers.protocol.scripts` repeats idempotent scripts.
 """
 
 import asyncio
@@ -35,14 +30,7 @@ from workers.protocol.address import SHARED_URL, Address, AddressError, Host, To
 from workers.protocol.credentials import credentials_of
 from workers.protocol.directory import Directory
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.meaning import (
-    Meaning,
-    NotSentError,
-    is_failover_error,
-    meaning_of,
-    takes_no_more_clients,
-    was_not_run,
-)
+from workers.protocol.meaning import NotSentError, is_failover_error, takes_no_more_clients, was_not_run
 from workers.protocol.routing import RoutedClient
 from workers.protocol.slots import slot_of
 from workers.protocol.wire import Pool, Route, improved
@@ -50,7 +38,7 @@ from workers.protocol.wire import Pool, Route, improved
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 BLOCK_MS = 2_000
-"""How long a read blocks that finds nothing: an idle worker reads again this often, and needs up to so long to stop.
+"""How long a read blocks that finds nothing, and so how long an idle worker needs to stop.
 
 Nothing ends a read earlier: CLIENT UNBLOCK crashes servers (Redis issue 14164)."""
 READ_PATIENCE_S = 3.0
@@ -132,7 +120,7 @@ class _Source:
 
 def _raw(client: "Redis") -> "Redis":
     for command in _RAW_REPLIES:
-        client.set_response_callback(command, _as_it_comes)
+        client.set_response_callback(command, lambda response, **_options: response)
     return client
 
 
@@ -145,11 +133,9 @@ def _driver_info() -> DriverInfo:
 class KeptConnection:
     """One connection of a client, kept for callers that take turns, one call at a time.
 
-    A call costs a third of the CPU time of a call through the pool, because the pool checks connections in and out,
-    counts and times each call, and sends it in a task. The rest is the same. No call is sent twice, replies are raw,
-    and the client's timeout holds for a whole call with its wait for its turn. A failed or cancelled call leaves no
-    half-read reply behind, because the connection is dropped, and the next call connects again. Closing the client
-    closes it.
+    A call costs a third of the CPU time of a call through the pool. Replies are raw, and the client's timeout holds for
+    a whole call with its wait for its turn. A failed or cancelled call drops the connection, so no half-read reply
+    stays behind, and the next call connects again. Closing the client closes it.
     """
 
     def __init__(self, client: "Redis") -> None:
@@ -166,10 +152,7 @@ class KeptConnection:
         return reply
 
     async def execute_together(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Send commands in one pipeline and return their replies, which may be errors. Raises if the contact is lost.
-
-        The client's timeout holds for all of them together.
-        """
+        """Send commands in one pipeline and return their replies, which may be errors. Raises after a lost contact."""
         was_sent = False
         try:
             async with asyncio.timeout(self._timeout_s), self._turn:
@@ -179,7 +162,7 @@ class KeptConnection:
                 await connection.send_packed_command(packed, check_health=False)
                 replies = [await _reply_of(connection) for _ in commands]
                 if any(isinstance(reply, Exception) and is_failover_error(reply) for reply in replies):
-                    await self._drop()  # before the next one's turn
+                    await connection.disconnect(nowait=True)  # before the next one's turn
                 return replies
         except TimeoutError as error:
             what = str(commands[0][0])
@@ -187,7 +170,7 @@ class KeptConnection:
                 raise NotSentError(f"no connection to send {what} on within {self._timeout_s:g} s") from error
             raise RedisTimeoutError(f"no reply to {what} within {self._timeout_s:g} s") from error
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            if was_sent or was_not_run(error) or meaning_of(error) is not Meaning.AWAY:
+            if was_sent or was_not_run(error):
                 raise
             raise NotSentError(str(error)) from error
 
@@ -198,10 +181,6 @@ class KeptConnection:
         else:
             await self._pool.ensure_connection(self._connection)
         return self._connection
-
-    async def _drop(self) -> None:
-        if self._connection is not None:
-            await self._connection.disconnect(nowait=True)
 
 
 async def _reply_of(connection: AbstractConnection) -> Any:
@@ -250,18 +229,14 @@ def _named(url: str) -> Iterator[None]:
     try:
         yield
     except AddressError as error:
-        raise ConfigurationError(f"{_source_of(url)} {shown_address(url)!r} cannot be used: {error}") from None
+        why = str(error)
     except (ValueError, TypeError, RedisError) as error:  # its text quotes values of options, and is not shown
         options = ", ".join(repr(name) for name, _ in parse_qsl(urlsplit(url).query))
-        raise ConfigurationError(
-            f"{_source_of(url)} {shown_address(url)!r} cannot be used: redis-py does not take the value of an option "
-            f"({options}): {type(error).__name__}. Correct it."
-        ) from None
-
-
-def _source_of(url: str) -> str:
-    """Return the place to correct, which is the setting, or a variable that other programs may have set."""
-    return SHARED_URL if os.environ.get(SHARED_URL) == url else "redis_url"
+        why = f"redis-py does not take the value of an option ({options}): {type(error).__name__}. Correct it."
+    else:
+        return
+    source = SHARED_URL if os.environ.get(SHARED_URL) == url else "redis_url"  # other programs may have set the first
+    raise ConfigurationError(f"{source} {shown_address(url)!r} cannot be used: {why}")
 
 
 def read_address(url: str) -> Address:
@@ -272,7 +247,3 @@ def read_address(url: str) -> Address:
 
 def _without(options: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in names}
-
-
-def _as_it_comes(response: Any, **_options: Any) -> Any:
-    return response

@@ -1,8 +1,8 @@
 """Asks the Sentinels or the nodes of a cluster which server takes writes.
 
 redis-py's own clients ask only when they connect, and repeat calls that may have had an effect. A connection to a
-demoted primary would go on until a write is rejected. So connections ask before they send, at most twice a second. The
-questions block, because threads need them, too. Event loops ask in a thread.
+demoted primary would go on until a write is rejected. So connections ask before they send, at most twice a second, and
+event loops ask in a thread.
 """
 
 import logging
@@ -90,26 +90,21 @@ class Directory:
         return owner
 
     def _ask(self) -> None:
-        """Ask, unless another caller asked while this one waited. Otherwise a silent server would delay them in turn.
-
-        Raises NoMasterError.
-        """
+        """Ask, unless another caller asked while this one waited. Raises NoMasterError."""
         with self._turn:
             if self._is_old():
                 try:
-                    self._take(self._answer())
+                    table = self._answer()
+                    if self._is_sentinel and self.table.masters - table.masters:
+                        name, address = self._address.master, "{}:{}".format(*next(iter(table.masters)))
+                        logger.info("primary changed: %s", fields(name=name, address=address))
+                    self.table, self._failure = table, None
                 except NoMasterError as error:
                     self._failure = error
                 self._asked_at = time.monotonic()
             failure = self._failure
         if failure is not None:
             raise type(failure)(*failure.args)  # each caller needs an exception of its own
-
-    def _take(self, table: SlotTable) -> None:
-        if self._is_sentinel and self.table.masters - table.masters:
-            (host, port) = next(iter(table.masters))
-            logger.info("primary changed: %s", fields(name=self._address.master, address=f"{host}:{port}"))
-        self.table, self._failure = table, None
 
     def _answer(self) -> SlotTable:
         """Ask one server after the other. Raises NoMasterError with the answer of each."""
@@ -131,7 +126,7 @@ class Directory:
             self._connection = connection
             return table
         kind = NobodyYetError if any(isinstance(one, NobodyYetError) for one in answers) else NoMasterError
-        name, hosts = self._address.master, self._address.shown_hosts
+        name, hosts = self._address.master, ", ".join(f"{host}:{port}" for host, port in self._address.hosts)
         missing = (
             f"the Sentinels at {hosts} name no master {name!r} that is up"
             if self._is_sentinel

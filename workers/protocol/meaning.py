@@ -1,9 +1,8 @@
 """The meaning of an error of Redis, decided here for all callers.
 
 redis-py takes the code off the texts it has a class for. From inside a script, servers before 7.2 report missing rights
-with plain ``ERR``, and 6.2 quotes the whole text. From 7.2 on they, and Valkey, have new words. If the text leaves open
-whether the request or the server is at fault, the answer is `Meaning.UNCLEAR`. A caller that needs to know has to ask
-the server another question.
+with plain ``ERR``, and 6.2 quotes the whole text. If the text leaves open whether the request or the server is at
+fault, the answer is `Meaning.UNCLEAR`.
 """
 
 import re

@@ -1,8 +1,7 @@
 """Loads and runs the Lua scripts. One file is one transition. Its header is its contract.
 
-A script is put together here from its own file and the shared parts it names (``--- @prelude``), because Redis has no
-include and 6.2 has no functions. A script gets only the used functions of a shared part, because each call makes the
-functions of its script anew, and the server's interpreter walks through all loaded scripts again and again.
+A script is put together from its own file and the shared parts it names (``--- @prelude``). It gets only the functions
+that it uses, because each call makes the functions of its script anew.
 """
 
 import hashlib

@@ -29,15 +29,14 @@ class Route:
         self._slot = slot
 
     async def lead(self, connection: Any) -> bool:
-        """Have ``connection`` lead there. Return False if it led to another server, and is disconnected now."""
+        """Have ``connection`` lead there. Return whether it is connected, and did already."""
+        with suppress(RedisError, OSError):  # a failover may be under way
+            if connection.is_connected and _host_of(connection) != await self._directory.owner(self._slot):
+                await connection.disconnect(nowait=True)
         if not connection.is_connected:
             self._directory.doubt()
             connection.host, connection.port = await self._directory.owner(self._slot)
-            return True
-        with suppress(RedisError, OSError):  # a failover may be under way
-            if _host_of(connection) != await self._directory.owner(self._slot):
-                await connection.disconnect(nowait=True)
-                return False
+            return False
         return True
 
     def lead_blocking(self, connection: Any) -> None:
@@ -69,7 +68,7 @@ class _Improved(AbstractConnection):
 
     async def connect(self) -> None:
         """Connect, or return at once if it is connected, and to the right server."""
-        if self.route and not await self.route.lead(self):
+        if self.route:
             await self.route.lead(self)
         if isinstance(self, SSLConnection) and not self.is_connected:
             _read_certificates(self)
@@ -86,26 +85,26 @@ class _Improved(AbstractConnection):
         words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
         return [hiredis.pack_command(args if len(words) == 1 else (*words, *args[1:]))]
 
-    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: ARG002 - off
         """As redis-py's own, which bounds it by `asyncio.wait_for`. Before Python 3.12 that swallows cancellations."""
         if not self.is_connected:
             await self.connect()
         elif self.route and not await self.route.lead(self):
             raise NotSentError("another server takes the writes now")
-        if check_health:
-            await self.check_health()  # type: ignore[no-untyped-call]
+        writer = self._writer
+        if writer is None:
+            raise RedisConnectionError("the connection was closed by its reader")
         try:
+            writer.writelines([command] if isinstance(command, bytes) else command)
             # Without a limit of its own, it is the caller's, and a timeout costs as much as all of this.
             async with nullcontext() if self.socket_timeout is None else asyncio.timeout(self.socket_timeout):
-                await _write(self._writer, [command] if isinstance(command, bytes) else command)
-        except TimeoutError as error:
-            await self.disconnect(nowait=True)
-            raise RedisTimeoutError("Timeout writing to socket") from error
-        except OSError as error:
-            await self.disconnect(nowait=True)
-            raise RedisConnectionError(f"Error while writing to socket: {error}") from error
-        except BaseException:
+                await writer.drain()
+        except BaseException as error:
             await self.disconnect(nowait=True)  # the effect of a half-sent command is unknown
+            if isinstance(error, TimeoutError):
+                raise RedisTimeoutError("Timeout writing to socket") from error
+            if isinstance(error, OSError):
+                raise RedisConnectionError(f"Error while writing to socket: {error}") from error
             raise
 
     async def read_response(self, *words: Any, **options: Any) -> Any:
@@ -117,10 +116,7 @@ class _Improved(AbstractConnection):
             raise
 
     async def can_read(self) -> bool:
-        """Raise RedisConnectionError if the connection was reset while idle, so that it is made again.
-
-        asyncio keeps that error for the next command, which would look like one with a lost reply.
-        """
+        """Raise RedisConnectionError if the connection was reset while idle. asyncio raises that too late."""
         if self._reader is not None and self._reader.exception() is not None:
             raise RedisConnectionError("the connection was reset") from self._reader.exception()
         return await super().can_read()
@@ -139,21 +135,9 @@ class _BlockingImproved(BlockingConnection):
             self.route.lead_blocking(self)
         super().connect()  # type: ignore[no-untyped-call]
 
-    def read_response(self, *words: Any, **options: Any) -> Any:
-        try:
-            return super().read_response(*words, **options)
-        except RedisError as error:
-            if self.route:
-                self.route.failed(error)
-            raise
-
 
 class Pool(BlockingConnectionPool):
-    """Tells an exhausted pool from a server that does not answer, and gives out connected connections first.
-
-    The last returned connection is next. A connection that could not connect would fail again and again while connected
-    ones are idle, above all if the server accepts no more clients.
-    """
+    """Gives out connected connections first, because the server may accept no more clients."""
 
     async def get_connection(self, *words: Any, **options: Any) -> AbstractConnection:
         """Return a connected connection. Raises what redis-py raises, or AllInUseError."""
@@ -167,13 +151,6 @@ class Pool(BlockingConnectionPool):
                 f"all {self.max_connections} connections to Redis were in use for {self.timeout} s"
             ) from error
         return cast("AbstractConnection", connection)
-
-
-async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:
-    if writer is None:
-        raise RedisConnectionError("the connection was closed while a command was being sent")  # by one who was reading
-    writer.writelines(command)
-    await writer.drain()
 
 
 def _read_certificates(connection: SSLConnection) -> None:
@@ -190,8 +167,7 @@ def _read_certificates(connection: SSLConnection) -> None:
 async def _said_to_newcomers(connection: AbstractConnection) -> str:
     """Return why the server turns new connections away, or ''.
 
-    It says so before it is asked, and closes. A client that has written by then mostly sees only the reset, because its
-    kernel drops the earlier bytes. So this one reads first, and does not write.
+    It says so before it is asked, and closes. A client that writes sees only the reset, so this one only reads.
     """
     if isinstance(connection, SSLConnection):
         return ""

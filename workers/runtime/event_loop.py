@@ -60,11 +60,8 @@ def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> No
     scheduled in the way of a thread, and never made at once.
     """
 
-    async def call() -> None:
+    async def call() -> None:  # in a bare callback, anyio would not know its event loop
         function()
 
-    def begin() -> None:
-        loop.create_task(call())  # in a bare callback, anyio would not know its event loop
-
     with suppress(RuntimeError):  # the loop is closed, so its tasks have ended
-        loop.call_soon_threadsafe(begin)
+        loop.call_soon_threadsafe(lambda: loop.create_task(call()))

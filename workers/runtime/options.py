@@ -43,7 +43,7 @@ _FAILURES: tuple[tuple[type[StreamReaperError], int, str], ...] = (
 TEXT, JSON = "text", "json"
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
-_DONE, _MACHINE = "stream-reaper.done", "machine"
+_MACHINE = "machine"
 
 
 class Program(click.Group):
@@ -96,23 +96,19 @@ def settings_options(
         for name, field in reversed(kind.model_fields.items()):
             if name not in exclude:
                 command = _option(name, field, prefix, (helps or {}).get(name))(command)
-        return _config_option(prefix)(command) if prefix else command
+        if not prefix:
+            return command
+        summary = f"TOML file with settings. Flags and the environment are stronger.  [env: {prefix}CONFIG]"
+        path = click.Path(dir_okay=False, path_type=Path)
+        return click.option("--config", type=path, metavar="FILE", envvar=f"{prefix}CONFIG", help=summary)(command)
 
     return decorate
-
-
-def _config_option(prefix: str) -> Callable[[CommandT], CommandT]:
-    summary = f"TOML file with settings. Flags and the environment are stronger.  [env: {prefix}CONFIG]"
-    path = click.Path(dir_okay=False, path_type=Path)
-    return click.option("--config", type=path, metavar="FILE", envvar=f"{prefix}CONFIG", help=summary)
 
 
 def _option(name: str, field: FieldInfo, prefix: str, summary: str | None) -> Callable[[CommandT], CommandT]:
     flag = f"--{name.replace('_', '-')}"
     kind = bare_type(field.annotation)
     text = f"{summary or field.description or ''}{_origin(name, field, prefix)}".strip()
-    if kind is bool and not prefix and not field.default:
-        return click.option(flag, name, is_flag=True, help=field.description)
     if kind is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
     if choices := _choices_of(kind):
@@ -244,13 +240,8 @@ def errors_as_sentences() -> Iterator[None]:
         code, status = next((code, status) for kind, code, status in _FAILURES if isinstance(ours, kind))
         command = click.get_current_context(silent=True)
         if command is not None and command.params.get(_MACHINE) is True:
-            show_json({"status": status, "error": without_logins(str(ours)), **command.meta.get(_DONE, {})})
+            show_json({"status": status, "error": without_logins(str(ours))})
         else:
             first, *others = (without_logins(str(sentence)) for sentence in ours.args or [ours])
             show(f"error: {first}", *others, err=True)
         raise SystemExit(code) from ours
-
-
-def keep_for_error(done: Mapping[str, Any]) -> None:
-    """Keep a command's result before it fails. The JSON document of the error then has it, too."""
-    click.get_current_context().meta[_DONE] = done

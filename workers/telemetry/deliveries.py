@@ -53,38 +53,30 @@ def begin(
     return tracer().start_span(name, context, kind, attributes, start_time=at_ns)
 
 
-def emit_recovery(creation: SpanContext, stream: str, group: str, about: Attributes, idle_ms: int) -> None:
-    """Write the span of a recovery. It begins with the last heartbeat of the lost delivery, which ``about`` describes.
-
-    The worker that ran the delivery exports no span of it if it was killed.
-    """
-    ended_ns = time_ns()
-    attributes = {
-        **telemetry.common(telemetry.RECOVER, telemetry.SETTLE, stream, group),
-        **about,
-        telemetry.IDLE_MS: idle_ms,
-        telemetry.ERROR_TYPE: telemetry.VISIBILITY_TIMEOUT,
-    }
-    began_ns = ended_ns - max(0, idle_ms) * 1_000_000
-    span = begin(f"{telemetry.RECOVER} {stream}", creation, SpanKind.CLIENT, attributes, at_ns=began_ns)
-    span.set_status(Status(StatusCode.ERROR, "not settled by the worker that had it"))
-    span.end(ended_ns)
-
-
 def emit_recovered(row: Recovered, stream: str, group: str, how: Attributes) -> None:
-    """Write the span of a delivery that a recovery call ended. Invalid contexts are skipped."""
+    """Write the span of a delivery that a recovery call ended. It begins with the last heartbeat of the delivery.
+
+    The worker that ran it exports no span of it if it was killed. Invalid contexts are skipped.
+    """
     if row.traced is None:
         return
     traceparent, tracestate, generation = row.traced
-    creation = read_context(traceparent, tracestate)
-    if creation is not None:
-        about: Attributes = {
-            **how,
-            telemetry.RECOVERY_OUTCOME: row.outcome.name.lower(),
-            telemetry.MESSAGE_ID: text(row.entry_id),
-            telemetry.CLIENT_ID: text(row.consumer),
-            telemetry.JOB_ID: text(row.job_id),
-            telemetry.ATTEMPT: row.delivery_count,
-            telemetry.GENERATION: int(generation),
-        }
-        emit_recovery(creation, stream, group, about, row.idle_ms)
+    creation, ended_ns = read_context(traceparent, tracestate), time_ns()
+    if creation is None:
+        return
+    attributes = {
+        **telemetry.common(telemetry.RECOVER, telemetry.SETTLE, stream, group),
+        **how,
+        telemetry.RECOVERY_OUTCOME: row.outcome.name.lower(),
+        telemetry.MESSAGE_ID: text(row.entry_id),
+        telemetry.CLIENT_ID: text(row.consumer),
+        telemetry.JOB_ID: text(row.job_id),
+        telemetry.ATTEMPT: row.delivery_count,
+        telemetry.GENERATION: int(generation),
+        telemetry.IDLE_MS: row.idle_ms,
+        telemetry.ERROR_TYPE: telemetry.VISIBILITY_TIMEOUT,
+    }
+    began_ns = ended_ns - max(0, row.idle_ms) * 1_000_000
+    span = begin(f"{telemetry.RECOVER} {stream}", creation, SpanKind.CLIENT, attributes, at_ns=began_ns)
+    span.set_status(Status(StatusCode.ERROR, "not settled by the worker that had it"))
+    span.end(ended_ns)

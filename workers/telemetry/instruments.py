@@ -4,7 +4,7 @@ They are almost free while no meter provider is set. Observed metrics (`GAUGES`)
 collected.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from opentelemetry import metrics
@@ -14,20 +14,18 @@ from workers.telemetry.names import SCOPE, SEMCONV, Attributes
 
 MESSAGING_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 LONG_JOB_BUCKETS_S = (*MESSAGING_BUCKETS_S, 30, 60, 300, 900, 3600)
-"""Of the view that the command line sets for `messaging.process.duration`: jobs run longer than messages."""
-
-PROCESS_DURATION_NAME = "messaging.process.duration"
+"""Jobs run longer than the ten seconds at which the conventions end."""
 METER = metrics.get_meter(SCOPE, schema_url=SEMCONV)
 
 
-def _duration(name: str, description: str) -> metrics.Histogram:
-    return METER.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=MESSAGING_BUCKETS_S)
+def _duration(name: str, description: str, buckets_s: Sequence[float] = MESSAGING_BUCKETS_S) -> metrics.Histogram:
+    return METER.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=buckets_s)
 
 
 SENT = METER.create_counter("messaging.client.sent.messages", "{message}", "Jobs that were enqueued.")
 CONSUMED = METER.create_counter("messaging.client.consumed.messages", "{message}", "Deliveries that were read.")
 OPERATION_DURATION = _duration("messaging.client.operation.duration", "How long a call that sends or settles takes.")
-PROCESS_DURATION = _duration(PROCESS_DURATION_NAME, "How long a handler runs.")
+PROCESS_DURATION = _duration("messaging.process.duration", "How long a handler runs.", LONG_JOB_BUCKETS_S)
 RECOVERED = METER.create_counter("reaper.recovered", "{delivery}", "Deliveries that were recovered.")
 RECOVERY_LATENCY = _duration(
     "reaper.recovery.latency", "How long after its visibility deadline a delivery was recovered."

@@ -12,12 +12,9 @@ from importlib.metadata import version
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
-from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-from workers.telemetry.instruments import LONG_JOB_BUCKETS_S, PROCESS_DURATION_NAME
 
 SPAN_DELAY_MS = 200
 """How long ended spans wait for more. A killed process loses the spans that it has not exported."""
@@ -42,10 +39,7 @@ def set_up(service: str, *, traces: bool, measures: bool, shows_metrics: bool) -
 
         readers.append(PrometheusMetricReader())
     if readers:
-        # Buckets up to an hour, because the conventions end at ten seconds.
-        buckets = ExplicitBucketHistogramAggregation(LONG_JOB_BUCKETS_S)
-        views = [View(instrument_name=PROCESS_DURATION_NAME, aggregation=buckets)]
-        provider = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False, views=views)
+        provider = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
         metrics.set_meter_provider(provider)
         closes.append(provider.shutdown)
     return closes

@@ -15,7 +15,6 @@ from workers.protocol.errors import ConfigurationError
 
 GOODBYE_S = 2.0
 """How long the last exports may take at the end of a process."""
-_SIGNALS = ("TRACES", "METRICS")
 
 
 def exports(signal: str) -> bool:
@@ -25,7 +24,8 @@ def exports(signal: str) -> bool:
     if chosen not in ("", "otlp", "none"):
         raise ConfigurationError(f"{variable}={chosen} is not supported. Use otlp or none.")
     endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
-    return chosen == "otlp" or (not chosen and any(map(os.environ.get, endpoints)))
+    is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return not is_disabled and (chosen == "otlp" or (not chosen and any(map(os.environ.get, endpoints))))
 
 
 @contextmanager
@@ -34,9 +34,8 @@ def exported(service: str, *, shows_metrics: bool = False) -> Iterator[None]:
 
     With ``shows_metrics``, the health port shows the metrics, if the SDK is installed.
     """
-    is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    traces, measures = (not is_disabled and exports(signal) for signal in _SIGNALS)
-    if is_disabled or not (traces or measures or shows_metrics):
+    traces, measures = exports("TRACES"), exports("METRICS")
+    if not (traces or measures or shows_metrics):
         yield
         return
     try:

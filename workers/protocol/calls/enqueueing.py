@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import redis
-from redis.asyncio import Redis
-
 from workers.protocol.keys import StreamKeys
 from workers.protocol.scripts import Keys, Words, load_script
 
@@ -37,20 +34,9 @@ class Enqueueing(NamedTuple):
     job_ms: int
     """How long a job's ID that its producer chose is remembered, from when the job is ready."""
 
-
-async def enqueue(client: Redis, request: Enqueueing) -> list[bool]:
-    """Enqueue jobs. Return for each whether this call has added it."""
-    return [added == 1 for added in await ENQUEUE.run(client, *_spelt(request))]
-
-
-def enqueue_blocking(client: redis.Redis, request: Enqueueing) -> list[bool]:
-    """Do the same in a thread that may block."""
-    return [added == 1 for added in ENQUEUE.run_blocking(client, *_spelt(request))]
-
-
-def _spelt(request: Enqueueing) -> tuple[Keys, Words]:
-    words: list[str | bytes | int] = [request.call, request.call_ms, request.job_ms]
-    for job in request.jobs:
-        words += (job.job_id, int(job.chosen), job.delay_ms, len(job.words), *job.words)
-    keys = request.keys
-    return (keys.stream, keys.schedule, keys.enqueued), words
+    def words(self) -> tuple[Keys, Words]:
+        """Return keys and arguments. The script returns for each job 1 if this call has added it, else 0."""
+        words: list[str | bytes | int] = [self.call, self.call_ms, self.job_ms]
+        for job in self.jobs:
+            words += (job.job_id, int(job.chosen), job.delay_ms, len(job.words), *job.words)
+        return (self.keys.stream, self.keys.schedule, self.keys.enqueued), words

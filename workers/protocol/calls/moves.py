@@ -160,10 +160,7 @@ class Moves(GroupCalls):
     async def hold(
         self, client: Client, source: str, deliveries: Iterable[tuple[bytes, int]], *, answered: int
     ) -> list[bool]:
-        """Take back vanished deliveries (``hold.lua``), given as entry ID and times delivered.
-
-        Return which are ours.
-        """
+        """Take back vanished deliveries (``hold.lua``), entry ID and times delivered. Return which are ours."""
         argv = (word for delivery in deliveries for word in delivery)
         reply: Any = await HOLD.run(client, *self.spell(source, self.consumer, self.caller, answered, *argv))
         return [code == 1 for code in reply]
@@ -171,9 +168,7 @@ class Moves(GroupCalls):
     async def adopt(
         self, client: Client, source: str, in_hand: Iterable[bytes], *, owner: str, most: int, page: str = "-"
     ) -> tuple[str, list[tuple[tuple[bytes, Sequence[bytes]], int]]]:
-        """Return the next page, and deliveries of ``owner`` whose replies were lost (``adopt.lua``).
-
-        Each is an entry with the number of its deliveries.
+        """Return the next page, and deliveries of ``owner`` whose replies were lost (``adopt.lua``), with their counts.
 
         With ``most`` 0, all deliveries of the owner are made overdue, because its process is dead.
         """
@@ -181,9 +176,6 @@ class Moves(GroupCalls):
         return text(next_page), found
 
     async def return_taken(self, client: Client, source: str, taken: Iterable[tuple[bytes, int]]) -> None:
-        """Give back deliveries that a read has taken from a live worker (``return_taken.lua``).
-
-        ``taken`` has entry IDs with the earlier deliveries of each.
-        """
+        """Give back entries that a read took from a live worker, with earlier deliveries (``return_taken.lua``)."""
         words = [word for one in taken for word in one]
         await RETURN_TAKEN.run(client, (source,), (self.keys.group, self.consumer, *words))

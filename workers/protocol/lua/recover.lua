@@ -17,7 +17,7 @@
 --- @prelude
 
 local holder, token, budget = ARGV[3], ARGV[4], tonumber(ARGV[5])
-local is_embedded, first, step, last = holder == '', 6, 1, #ARGV
+local is_embedded, first = holder == '', 6
 local in_force = read_settings()
 local refusal = refusal_of(in_force, holder, KEYS[9], 'recover', token)
 if refusal then
@@ -33,19 +33,16 @@ local due_in, held, bytes = {}, {}, 0
 in_force.recovers = true
 local consumer = is_embedded and ARGV[6]
 
--- Entries that are next to each other are read together.
-local rows, entries, READ = {}, {}, 100
-local function read_payloads(low, high)
-  for _, entry in ipairs(redis.call('XRANGE', source, low, high, 'COUNT', READ)) do
-    entries[entry[1]] = entry
-  end
+local entries, READ = {}, 100 -- entries that are next to each other are read together
+local function payload_of(row)
+  return entries[row[1]] or entry_of(row[1])
 end
 
 -- Restarts the idle time of a delivery for which Redis reports 0. Either it was delivered just now, which changes nothing, or its delivery
 -- time lies in the future because the clock was set back, and Redis would report 0 until then. An entry without a payload is left alone:
 -- from Redis 7.0 on, XCLAIM would drop it from the pending entries list unseen.
 local function start_over(row)
-  if row[3] == 0 and entry_of(row[1]) then
+  if row[3] == 0 and payload_of(row) then
     redis.call('XCLAIM', source, group, row[2], 0, row[1], 'JUSTID')
   end
 end
@@ -56,13 +53,13 @@ local function look_at(row)
     return -- in hand here
   end
   local stays = rests and in_force.policy == 'in-place' and row[4] < in_force.max_deliveries
-  if stays and (entries[row[1]] or entry_of(row[1])) then -- ready where it is
+  if stays and payload_of(row) then -- ready where it is
     due_in[#due_in + 1], due_in[#due_in + 2] = row[1], in_force.visibility_ms
     return
   elseif waits_ms > 0 then
     return start_over(row)
   end
-  local entry = (rests or idle >= in_force.visibility_ms) and (entries[row[1]] or entry_of(row[1]))
+  local entry = (rests or idle >= in_force.visibility_ms) and payload_of(row)
   local job, visibility = entry and open_job(row[1], entry[2]), in_force.visibility_ms
   if job then
     bytes, visibility = bytes + job.bytes, math.max(visibility, math.min(job.visibility_ms, LONGEST_VISIBILITY_MS))
@@ -79,49 +76,46 @@ local function look_at(row)
   end
 end
 
-local cursor = ''
-local function look_at_page()
-  local page = redis.call('XPENDING', source, group, ARGV[7], '+', ARGV[8])
-  for i, row in ipairs(page) do
-    if i % READ == 1 then
-      read_payloads(row[1], page[math.min(i + READ - 1, #page)][1])
+-- Returns the pending rows of the page, or of the named entries. In place, the last one that is made ready is read first.
+local function rows_to_look_at()
+  if is_embedded then
+    return redis.call('XPENDING', source, group, ARGV[7], '+', ARGV[8])
+  end
+  local by_id, rows = {}, {}
+  for i = first, #ARGV, READ do
+    for _, row in ipairs(redis.call('XPENDING', source, group, ARGV[i], ARGV[math.min(i + READ - 1, #ARGV)], READ)) do
+      by_id[row[1]] = row
     end
+  end
+  for i = first, #ARGV do
+    local row = by_id[ARGV[i]] or pending_row(ARGV[i])
+    if row then
+      table.insert(rows, in_force.policy == 'in-place' and 1 or #rows + 1, row)
+    end
+  end
+  return rows
+end
+
+local page, cursor = rows_to_look_at(), ''
+for i, row in ipairs(page) do
+  if bytes > budget then
+    cursor = is_embedded and '(' .. page[i - 1][1] or row[1]
+    break
+  elseif i % READ == 1 then
+    local low, high = row[1], page[math.min(i + READ - 1, #page)][1]
+    if is_after(low, high) then
+      low, high = high, low
+    end
+    for _, entry in ipairs(redis.call('XRANGE', source, low, high, 'COUNT', READ)) do
+      entries[entry[1]] = entry
+    end
+  end
+  if not is_left[row[1]] then
     look_at(row)
-    if bytes > budget or i == #page and i == tonumber(ARGV[8]) then
-      cursor = page_behind(row[1])
-      return
-    end
   end
 end
-
-local function look_at_named()
-  if in_force.policy == 'in-place' then -- the last that is made ready is read first
-    first, last, step = last, first, -1
-  end
-  for i = first, last, step do
-    if (i - first) % READ == 0 then
-      local other = math.min(#ARGV, math.max(6, i + step * (READ - 1)))
-      local low, high = ARGV[math.min(i, other)], ARGV[math.max(i, other)]
-      for _, row in ipairs(redis.call('XPENDING', source, group, low, high, READ)) do
-        rows[row[1]] = row
-      end
-      read_payloads(low, high)
-    end
-    if bytes > budget then
-      cursor = ARGV[i]
-      return
-    end
-    local row = rows[ARGV[i]] or pending_row(ARGV[i])
-    if row and not is_left[row[1]] then
-      look_at(row)
-    end
-  end
-end
-
-if is_embedded then
-  look_at_page()
-else
-  look_at_named()
+if is_embedded and cursor == '' and #page == tonumber(ARGV[8]) then
+  cursor = page_behind(page[#page][1])
 end
 if waits_ms > 0 then
   return { 'waits', waits_ms, in_force.gap }
