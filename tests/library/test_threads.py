@@ -63,7 +63,7 @@ async def test_a_reaper_that_was_stopped_before_it_ran_does_not_begin(server: Re
     reaper = Reaper(ReaperSettings(redis_url=server.url))
     await in_a_thread(reaper.stop)
     await reaper.run()
-    assert not reaper.has_registered
+    assert not reaper.has_worked
 
 
 def test_a_stop_after_the_end_of_the_event_loop_does_nothing(server: RedisServer) -> None:
