@@ -61,7 +61,7 @@ class WorkerProcess:
         self._joining, self._drain_scope, self._flush_scope = (anyio.CancelScope() for _ in range(3))
         self._runners = anyio.create_task_group()
         # ---- the parts
-        self._context = context = WorkerContext.make(settings, callbacks)
+        self._context = context = WorkerContext(settings, callbacks)
         self.consumer, self.counts = context.consumer, context.reporter.counts
         self._upkeep = Upkeep(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)
@@ -76,9 +76,8 @@ class WorkerProcess:
             self._runner.hand_back,
             isolation,
             self._settlements.wait_for_room,
-            Gatherer(calls.batch_call_of, self._runner.is_last, self._runner.perform_batch)
-            if calls.batch_call_of
-            else None,
+            Gatherer(calls.way_of, self._runner.is_last) if calls.has_batches else None,
+            self._runner.perform_batch,
         )
         self._reader = Reader(context, self._slots, self._adoption)
 

@@ -71,10 +71,6 @@ class GroupTelemetry:
         if telemetry.is_measuring():
             counter.add(number, self._labels | ({telemetry.LOSS: loss} if loss else {}))
 
-    def write_rejected(self) -> None:
-        """Count a write that was rejected, because another replica holds the lease."""
-        self.count(instruments.WRITES_REFUSED)
-
     @contextmanager
     def full_scan(self) -> Iterator[None]:
         """Measure a full scan. One that fails is not measured."""

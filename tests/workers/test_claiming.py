@@ -13,7 +13,7 @@ from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.reading import Planner, Reader
 from workers.protocol.calls.membership import GroupSettings
 from workers.protocol.calls.moves import Moves
-from workers.protocol.messages import CLAIM_READY_MS, ReadEntry, RecoveryMode, Redelivery, parse_read_reply
+from workers.protocol.messages import CLAIM_READY_MS, RecoveryMode, Redelivery, parse_read_reply
 from workers.settings import WorkerSettings
 
 pytestmark = pytest.mark.anyio
@@ -71,8 +71,8 @@ async def test_reads_claim_where_jobs_are_not_copied(redelivery: str, *, claims:
 def test_a_reply_tells_how_often_each_entry_was_delivered() -> None:
     reply = [[b"orders", [[b"1-1", [b"n", b"1"], 4_000_000_000, 2], [b"2-1", [b"n", b"2"], 0, 0]]]]
     assert parse_read_reply(reply) == [
-        ReadEntry(b"orders", b"1-1", [b"n", b"1"], 4_000_000_000, 2),
-        ReadEntry(b"orders", b"2-1", [b"n", b"2"], 0, 0),
+        (b"orders", b"1-1", [b"n", b"1"], 4_000_000_000, 2),
+        (b"orders", b"2-1", [b"n", b"2"], 0, 0),
     ]
     assert parse_read_reply(None) == []
 

@@ -14,6 +14,7 @@ from workers.protocol.calls.moves import Verdict
 from workers.protocol.events import decode_entry
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.clock import going_by
+from workers.settings import WorkerSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -30,9 +31,13 @@ NOW_S, NOW_MS = 100.0, 1_700_000_000_300
 """The same moment on the worker's monotonic clock and on the server's clock."""
 
 
+def settings_of(mode: RecoveryMode, type_field: str) -> WorkerSettings:
+    return WorkerSettings(stream="orders", group="billing", recovery=mode, job_type_field=type_field)
+
+
 def told_of(item: Delivery, mode: RecoveryMode, type_field: str = "", now_ms: int = NOW_MS) -> dict[str, object]:
     with going_by(lambda: NOW_S):
-        data = DeliveryFacts(mode, type_field, lambda: now_ms).of_settlement(item)
+        data = DeliveryFacts(settings_of(mode, type_field), lambda: now_ms).of_settlement(item)
     head = (b"event", b"acked", b"group", b"billing", b"entry", item.raw_entry_id)
     words = [str(word).encode() for word in data]
     [event] = decode_entry(b"1-0", [*head, *words])
@@ -77,7 +82,7 @@ def test_without_a_field_for_it_no_type_is_journalled() -> None:
 
 
 def test_a_field_that_differs_from_job_to_job_costs_bounded_memory() -> None:
-    facts = DeliveryFacts(RecoveryMode.REAPER, "type", lambda: 0)
+    facts = DeliveryFacts(settings_of(RecoveryMode.REAPER, "type"), lambda: 0)
     told = []
     for number in range(3_000):
         flat = facts.of_settlement(settling(make_job(b"type", b"%d" % number), ACKED, 7))

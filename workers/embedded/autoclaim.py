@@ -41,7 +41,7 @@ class Autoclaim(WorkerPart):
         """``quarantine_waits`` is called if jobs were quarantined."""
         super().__init__(context)
         self._quarantine_waits = quarantine_waits
-        self._moves = GroupMoves(context.settings.keys, context.journal_limit)
+        self._moves = GroupMoves(self._settings.keys, self._settings.journal_limit)
         self._undeliverable: set[tuple[bytes, bytes | int]] = set()
         self._is_paused = False
         self._waits_until = -inf

@@ -48,7 +48,7 @@ class Upkeep(WorkerPart):
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self._keys = context.settings.keys
-        self._moves = GroupMoves(self._keys, context.journal_limit)
+        self._moves = GroupMoves(self._keys, self._settings.journal_limit)
         self._hint = anyio.Event()
         self._poll_s = RELEASE_POLL_S[0]
         self._problem = ""

@@ -4,11 +4,8 @@ import asyncio
 import secrets
 from dataclasses import dataclass, field
 
-from redis.asyncio import Redis
-
-from workers.loop.facts import DeliveryFacts
 from workers.loop.membership import Membership
-from workers.loop.reporting import Counts, Reporter
+from workers.loop.reporting import Reporter
 from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.calls.moves import Moves
 from workers.protocol.connection import READ_PATIENCE_S, KeptConnection, commands_client, reader_client
@@ -27,51 +24,23 @@ class SettlementTurn:
     """Held while a settlement has no answer."""
 
 
-@dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """One run of a worker."""
+    """One run of a worker. No connection is open at first."""
 
-    settings: WorkerSettings
-    consumer: str
-    """Our consumer name."""
-    commands: Redis
-    kept: KeptConnection
-    """For settlements, heartbeats from the event loop, and the registration."""
-    reads: Redis
-    """For blocking reads."""
-    membership: Membership
-    moves: Moves
-    turn: SettlementTurn
-    reporter: Reporter
-    telemetry: WorkerTelemetry
-    journal_limit: int
-    """Length of the journal; 0 = none is written."""
-
-    @classmethod
-    def make(cls, settings: WorkerSettings, callbacks: Callbacks) -> "WorkerContext":
-        """Create the objects of a run. No connection is open yet."""
-        consumer = f"{settings.base_name}.{secrets.token_hex(NONCE_BYTES)}"
-        commands = commands_client(settings.redis_url, key=settings.keys.stream)
-        telemetry = WorkerTelemetry(settings, consumer)
-        reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
-        kept, limit = KeptConnection(commands), settings.journal_limit
-        return cls(
-            settings=settings,
-            consumer=consumer,
-            commands=commands,
-            kept=kept,
-            reads=reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S),
-            membership=Membership(kept, settings, consumer, reporter),
-            moves=Moves(settings.keys, limit, consumer),
-            turn=SettlementTurn(),
-            reporter=reporter,
-            telemetry=telemetry,
-            journal_limit=limit,
-        )
-
-    def facts(self) -> DeliveryFacts:
-        """Return a builder of the fields of journal events, for one thread."""
-        return DeliveryFacts(self.settings.recovery, self.settings.job_type_field, self.membership.now_ms)
+    def __init__(self, settings: WorkerSettings, callbacks: Callbacks) -> None:
+        key, url = settings.keys.stream, settings.redis_url
+        self.settings = settings
+        self.consumer = f"{settings.base_name}.{secrets.token_hex(NONCE_BYTES)}"
+        self.commands = commands_client(url, key=key)
+        self.kept = KeptConnection(self.commands)
+        """For settlements, heartbeats from the event loop, and the registration."""
+        self.reads = reader_client(url, key=key, timeout_s=READ_PATIENCE_S)
+        """For blocking reads."""
+        self.telemetry = WorkerTelemetry(settings, self.consumer)
+        self.reporter = Reporter(settings.keys, self.consumer, callbacks, self.telemetry)
+        self.membership = Membership(self.kept, settings, self.consumer, self.reporter)
+        self.moves = Moves(settings.keys, settings.journal_limit, self.consumer)
+        self.turn = SettlementTurn()
 
     async def close(self) -> None:
         """Close the connections."""

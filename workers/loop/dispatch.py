@@ -5,7 +5,7 @@ a batch has its own slot, heartbeat, timeout, outcome and settlement, so all rul
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,20 +33,25 @@ class BatchHandler:
     size: int
     wait_s: float
 
-    async def __call__(self, job: Job) -> object:
-        """Never called; `BatchCall` is. It makes this a handler."""
-        raise NotImplementedError
+
+class Way:
+    """How one handler is called."""
+
+    def __init__(self, function: Callable[[Any], Any], concurrency: int) -> None:
+        self.invoke: Invoke = invoker(function, concurrency)
+        self.in_thread = not is_async(function)
 
 
-class BatchCall:
-    """How a batch handler of a running worker is called."""
+class BatchCall(Way):
+    """How a batch handler is called."""
 
     def __init__(self, handler: BatchHandler, concurrency: int) -> None:
+        super().__init__(handler.function, concurrency)
         self.size, self.wait_s = handler.size, handler.wait_s
-        self._invoke: Callable[[Any], Any] = invoker(handler.function, concurrency)  # type: ignore[arg-type]
+        self._call: Callable[[Any], Any] = self.invoke
+        self.invoke = self._invoke_with_one
 
-    async def invoke(self, job: Job) -> object:
-        """Return the handler's answer for a batch of one job."""
+    async def _invoke_with_one(self, job: Job) -> object:
         return (await self._answers([job]))[0]
 
     async def execute(
@@ -67,7 +72,7 @@ class BatchCall:
 
     async def _answers(self, jobs: list[Job]) -> Sequence[object]:
         """Return the handler's answer for each job. Raises what the handler raises, and UnusableAnswerError."""
-        answer = await come_to(await self._invoke(jobs))
+        answer = await come_to(await self._call(jobs))
         if answer is None or isinstance(answer, BaseException):
             return [answer] * len(jobs)
         if not isinstance(answer, list | tuple) or len(answer) != len(jobs):
@@ -79,87 +84,74 @@ class BatchCall:
         return [None if one is None else await come_to(one) for one in answer]
 
 
-@dataclass(frozen=True, slots=True)
 class HandlerCalls:
     """How the handlers of a program are called."""
 
-    invoke: Invoke
-    """Runs the handler of a job."""
-    runs_in_thread: Callable[[Job], bool]
-    """Returns whether the handler of a job is a plain function."""
-    batch_call_of: Callable[[Job], BatchCall | None] | None = None
-    """Returns the batch handler of a job, or None. None without batch handlers."""
+    def __init__(self, field: str, ways: Mapping[bytes, Way], otherwise: Way) -> None:
+        """``field`` names the field with the type of a job. ``otherwise`` is for jobs of other types."""
+        encoded = field.encode()
+        find: Callable[[bytes | None, Way], Way] = ways.get  # type: ignore[assignment]
+
+        def way_of(job: Job) -> Way:
+            return find(job.value_of(encoded), otherwise)
+
+        self.way_of: Callable[[Job], Way] = way_of if ways else lambda _job: otherwise
+        """Returns how a job is run."""
+        self.invoke: Invoke = (lambda job: way_of(job).invoke(job)) if ways else otherwise.invoke
+        """Runs the handler of a job."""
+        self.has_batches = any(isinstance(way, BatchCall) for way in (*ways.values(), otherwise))
 
 
 class Handlers:
     """The handlers that a program has registered."""
 
     def __init__(self, default: Handler | None = None) -> None:
-        self._default = default
-        self._by_type: dict[str, Handler] = {}
+        self._registered: list[tuple[Handler | BatchHandler, Sequence[str]]] = []
+        self._names: dict[str, str] = {}
+        """The handler of each type, and of ``""``, which is all other jobs."""
+        if default is not None:
+            self.add(default, ())
 
-    def add(self, handler: Handler, types: Sequence[object]) -> None:
+    def add(self, handler: Handler | BatchHandler, types: Sequence[object]) -> None:
         """Run jobs of ``types`` by ``handler``. Without types, it is the default handler.
 
         Raises ConfigurationError if they have a handler already.
         """
-        if not types:
-            if self._default is not None:
-                raise ConfigurationError(
-                    f"the worker already has a handler for every job, {_name(self._default)}. Name the job types of "
-                    "the others, as in @worker.handler('mail'), or use a worker for each stream."
-                )
-            self._default = handler
-            return
-        named: dict[str, Handler] = {}
+        named = dict[str, str]()
         for job_type in types:
             if not isinstance(job_type, str) or not job_type:
                 raise ConfigurationError(f"{job_type!r} is not a job type. Give text that is not empty.")
-            known = self._by_type | named
-            if job_type in known:
-                other = _name(known[job_type])
+            other = named.get(job_type) or self._names.get(job_type)
+            if other:
                 raise ConfigurationError(
                     f"jobs of type {job_type!r} already have a handler, {other}. Keep one of them."
                 )
-            named[job_type] = handler
-        self._by_type |= named
+            named[job_type] = _name(handler)
+        if not types and "" in self._names:
+            raise ConfigurationError(
+                f"the worker already has a handler for every job, {self._names['']}. Name the job types of the "
+                "others, as in @worker.handler('mail'), or use a worker for each stream."
+            )
+        self._names |= named or {"": _name(handler)}
+        self._registered.append((handler, tuple(named)))
 
     def calls(self, settings: WorkerSettings) -> HandlerCalls:
         """Return how jobs are run by these settings. Raises ConfigurationError if they cannot be run."""
-        default, by_type, field = self._default, self._by_type, settings.job_type_field.encode()
-        if default is None and not by_type:
+        field, types = settings.job_type_field, [name for name in self._names if name]
+        if not self._registered:
             raise ConfigurationError("the worker has no handler. Decorate a function with @worker.handler.")
-        if by_type and not field:
+        if types and not field:
             raise ConfigurationError(
-                f"a handler is for jobs of type {next(iter(by_type))!r}, but the field of the type is unknown. Set "
+                f"a handler is for jobs of type {types[0]!r}, but the field of the type is unknown. Set "
                 "job_type_field, for example to 'type'."
             )
-        ways: dict[int, _Way] = {}  # by identity, because handlers are objects of users, and not all have a hash
-        for handler in (*by_type.values(), *([] if default is None else [default])):
-            if id(handler) not in ways:
-                ways[id(handler)] = _Way(handler, settings.concurrency)
-        unknown = _Way(_unknown(settings.job_type_field, list(by_type)), settings.concurrency)
-        otherwise = unknown if default is None else ways[id(default)]
-        of_type = {name.encode("utf-8", "surrogateescape"): ways[id(handler)] for name, handler in by_type.items()}
-        find: Callable[[bytes | None, _Way], _Way] = of_type.get  # type: ignore[assignment]
-
-        def way_of(job: Job) -> _Way:
-            return find(job.value_of(field), otherwise) if of_type else otherwise
-
-        return HandlerCalls(
-            (lambda job: way_of(job).invoke(job)) if of_type else otherwise.invoke,
-            lambda job: way_of(job).in_thread,
-            (lambda job: way_of(job).batch) if any(way.batch for way in ways.values()) else None,
-        )
-
-
-class _Way:
-    """How one handler is called."""
-
-    def __init__(self, handler: Handler, concurrency: int) -> None:
-        self.in_thread = not is_async(_function_of(handler))
-        self.batch = BatchCall(handler, concurrency) if isinstance(handler, BatchHandler) else None
-        self.invoke: Invoke = self.batch.invoke if self.batch else invoker(handler, concurrency)
+        ways, otherwise = dict[bytes, Way](), Way(_unknown(field, types), settings.concurrency)
+        for handler, names in self._registered:
+            kind = BatchCall if isinstance(handler, BatchHandler) else Way
+            way: Way = kind(handler, settings.concurrency)  # type: ignore[arg-type]
+            ways |= {name.encode("utf-8", "surrogateescape"): way for name in names}
+            otherwise = otherwise if names else way
+        return HandlerCalls(field, ways, otherwise)
 
 
 def _unknown(field: str, types: Sequence[str]) -> Handler:
@@ -177,10 +169,6 @@ def _unknown(field: str, types: Sequence[str]) -> Handler:
     return fail
 
 
-def _function_of(handler: Handler) -> Any:
-    return handler.function if isinstance(handler, BatchHandler) else handler
-
-
-def _name(handler: Handler) -> str:
-    function = _function_of(handler)
+def _name(handler: Handler | BatchHandler) -> str:
+    function = handler.function if isinstance(handler, BatchHandler) else handler
     return str(getattr(function, "__qualname__", repr(function)))

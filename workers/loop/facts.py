@@ -7,8 +7,9 @@ from typing import Any
 from workers.loop.in_flight import Delivery
 from workers.loop.job import Job
 from workers.protocol.events import UNKNOWN
-from workers.protocol.messages import RecoveryMode, entry_ms, on_one_line
+from workers.protocol.messages import entry_ms, on_one_line
 from workers.runtime.clock import monotonic
+from workers.settings import WorkerSettings
 
 MAX_TYPE_LENGTH = 64
 """Characters of a job's type that are journaled."""
@@ -17,14 +18,12 @@ _TYPES_KEPT = 1_000
 
 
 class DeliveryFacts:
-    """Builds the facts of lifecycle events of one worker, as flat fields.
+    """Builds the facts of lifecycle events of one worker, as flat fields."""
 
-    ``type_field`` is the payload field with the type of a job, or empty. ``now_ms`` returns the server's time in ms.
-    """
-
-    def __init__(self, mode: RecoveryMode, type_field: str, now_ms: Callable[[], int]) -> None:
-        self._mode = mode.value
-        self._type_field = type_field.encode()
+    def __init__(self, settings: WorkerSettings, now_ms: Callable[[], int]) -> None:
+        """``now_ms`` returns the server's time in ms."""
+        self._mode = settings.recovery.value
+        self._type_field = settings.job_type_field.encode()
         self._now_ms = now_ms
         self._types: dict[bytes, str] = {}
         """The type to journal, by the value of the field."""

@@ -10,8 +10,6 @@ each one before a reader gets it.
 import asyncio
 import logging
 from collections.abc import Sequence
-from math import inf
-from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -70,8 +68,8 @@ class Reader(WorkerPart):
         self._by_key = {source.key.encode(): source for source in self._membership.both}
         self._planner = Planner()
         self._asked_for = 0
-        self._most: float = inf
-        """Maximum number of deliveries in a read, after replies were lost that may have been too large."""
+        self._most = slots.concurrency
+        """Maximum number of deliveries in a read. It shrinks with each lost reply, which may have been too large."""
         self._stopping = anyio.Event()
         self._under_way = anyio.CancelScope()
         self.has_read = False
@@ -93,7 +91,7 @@ class Reader(WorkerPart):
             was_read = False  # `stop` may cancel the call that is under way
             try:
                 with anyio.CancelScope(shield=True) as self._under_way:
-                    was_read = await self._fill_slots(int(min(self._slots.free, self._most)))
+                    was_read = await self._fill_slots(min(self._slots.free, self._most))
                 if was_read:  # a successful scan does not make up for a rejected read
                     failures = 0
             except (RedisError, OSError, UnexpectedReplyError) as error:
@@ -117,9 +115,8 @@ class Reader(WorkerPart):
         self._telemetry.received(len(deliveries))
         for job in deliveries:
             job.source.deliveries[job.raw_entry_id] = job
-        if deliveries and self._most < inf:
-            larger = self._most + max(1, self._most // 4)
-            self._most = larger if larger < self._slots.concurrency else inf
+        if deliveries:
+            self._most = min(self._slots.concurrency, self._most + self._most // 4 + 1)
         self._slots.put(deliveries)
         if deliveries and self._slots.free:
             await asyncio.sleep(0)  # a job that comes alone starts before the next one is asked for
@@ -151,42 +148,27 @@ class Reader(WorkerPart):
         if claims:
             words += ["CLAIM", CLAIM_READY_MS]
         words += ["STREAMS", *(source.key for source in sources), *(">" for _ in sources)]
-        reply = await self._connection.execute_command("XREADGROUP", *words)
+        entries = parse_read_reply(await self._connection.execute_command("XREADGROUP", *words))
         if claims:
-            deliveries = await self._ready_in_place(parse_read_reply(reply), asked_at)
-        else:
-            deliveries = self._deliveries(reply, asked_at)
+            await self._give_back([entry for entry in entries if entry[3] < 0])
+        deliveries = self._deliveries(entries, asked_at)
         self._planner.learn(len(deliveries))
         return deliveries
 
-    def _deliveries(self, reply: Any, asked_at: float) -> list[Delivery]:
-        """Make deliveries of a reply. Every one that is read is the first of its entry.
+    def _deliveries(self, entries: Sequence[ReadEntry], asked_at: float) -> list[Delivery]:
+        """Make deliveries of the entries of a reply. Hot.
 
         They are proven as of ``asked_at``, because a handler that blocks the event loop may delay the reply for long.
         """
         max_deliveries, now_ms = self._membership.group_settings.max_deliveries, self._membership.now_ms()
         by_key = self._by_key
         return [
-            Delivery(source, entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)
-            for stream, entry_id, flat, *_ in parse_read_reply(reply)
-            if entry_id not in (source := by_key[stream]).deliveries or not source.comes_again(entry_id, 1, asked_at)
+            Delivery(source, entry_id, flat or (), before + 1, max_deliveries, now_ms, asked_at)  # rule W7
+            for stream, entry_id, flat, idle_ms, before in entries
+            if idle_ms >= 0
+            and entry_id not in (source := by_key[stream]).kept
+            and (entry_id not in source.deliveries or not source.comes_again(entry_id, before + 1, asked_at))
         ]
-
-    async def _ready_in_place(self, entries: Sequence[ReadEntry], asked_at: float) -> list[Delivery]:
-        """Make deliveries of the reply of a read with CLAIM.
-
-        An entry that we had in hand is taken from its handler: we were silent for so long that it was recovered.
-        """
-        await self._give_back([entry for entry in entries if entry.idle_ms < 0])
-        deliveries = []
-        for entry in entries:
-            source, times_delivered = self._by_key[entry.stream], entry.deliveries_before + 1  # rule W7
-            is_ours = entry.idle_ms >= 0 and entry.entry_id not in source.kept
-            if is_ours and not source.comes_again(entry.entry_id, times_delivered, asked_at):
-                deliveries.append(
-                    self._membership.delivery(source, entry.entry_id, entry.fields or (), times_delivered, asked_at)
-                )
-        return deliveries
 
     async def _give_back(self, taken: Sequence[ReadEntry]) -> None:
         """Give back deliveries of live workers, before anything else is read.
@@ -194,7 +176,7 @@ class Reader(WorkerPart):
         After a step back of the server's clock, their delivery times lie in the future, and Redis takes them for old.
         """
         for source in self._membership.both:
-            theirs = [(one.entry_id, one.deliveries_before) for one in taken if self._by_key[one.stream] is source]
+            theirs = [(entry_id, before) for stream, entry_id, _, _, before in taken if self._by_key[stream] is source]
             failures = 0
             while theirs and not self._stopping.is_set():
                 try:
@@ -214,8 +196,7 @@ class Reader(WorkerPart):
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
         self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
-        group_is_gone = meaning_of(error) is Meaning.NO_GROUP
-        if group_is_gone and await self._rejoined() and failures == 1:
+        if meaning_of(error) is Meaning.NO_GROUP and await self._rejoined() and failures == 1:
             return
         self._reporter.failed(READING, error)
         if is_contact_error(error):

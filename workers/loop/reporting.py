@@ -55,15 +55,8 @@ class Counts:
 class Reporter:
     """Reports the deliveries of one consumer, and whether Redis serves it."""
 
-    def __init__(
-        self,
-        keys: GroupKeys,
-        consumer: str,
-        callbacks: Callbacks,
-        counts: Counts,
-        telemetry: WorkerTelemetry,
-    ) -> None:
-        self.counts = counts
+    def __init__(self, keys: GroupKeys, consumer: str, callbacks: Callbacks, telemetry: WorkerTelemetry) -> None:
+        self.counts = Counts()
         self._telemetry = telemetry
         self._keys = keys
         self._consumer = consumer

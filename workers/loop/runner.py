@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from math import inf
 
 from workers.loop.context import WorkerContext, WorkerPart
@@ -35,7 +36,7 @@ class Runner(WorkerPart):
         super().__init__(context)
         self._backoff = context.settings.backoff
         self._invoke = calls.invoke
-        self._runs_in_thread = calls.runs_in_thread
+        self._way_of = calls.way_of
         self.expires = True
         """Jobs are stopped at their timeouts."""
         self._settlements = settlements
@@ -68,9 +69,10 @@ class Runner(WorkerPart):
                 job.runs_from = first_beat_at(began, membership.visibility_s)
             job.begin(began, runner)
             if job.timeout_s != inf:  # the event loop's clock is the monotonic one
-                timer = asyncio.get_running_loop().call_at(job.deadline, self._expire, job)
+                timer = asyncio.get_running_loop().call_at(job.deadline, self._expire, (job,))
             if self._telemetry.traces and not job.is_unsampled:
-                verdict = await self._telemetry.execute(self._invoke, job, self._backoff)
+                with self._telemetry.running((job,)):
+                    verdict = await execute(self._invoke, job, self._backoff, runner)
             else:
                 verdict = await execute(self._invoke, job, self._backoff, runner)
         except BaseException as error:  # noqa: BLE001 - raised again, unless the job alone was cancelled
@@ -89,7 +91,7 @@ class Runner(WorkerPart):
             return inf  # the runner waits for room before its next job, and calls no other runner meanwhile
         return now
 
-    async def perform_batch(self, batch: Batch, runner: "asyncio.Task[None] | None") -> float:
+    async def perform_batch(self, batch: Batch, runner: "asyncio.Task[None] | None", _began: float) -> float:
         """Take the deliveries of a batch through the same steps, with one call of the handler.
 
         If one of the jobs has to stop, the handler has to. The other jobs are then handed back, unless it has decided
@@ -129,10 +131,10 @@ class Runner(WorkerPart):
         for job in jobs:
             job.begin(began, runner)
         deadline = began + min([job.timeout_s for job in jobs])
-        timer = asyncio.get_running_loop().call_at(deadline, self._expire_overdue, jobs) if deadline != inf else None
+        timer = asyncio.get_running_loop().call_at(deadline, self._expire, jobs) if deadline != inf else None
         try:
-            running = batch.call.execute(jobs, self._backoff, runner)
-            return await (self._telemetry.execute_batch(running, jobs) if self._telemetry.traces else running)
+            with self._telemetry.running(jobs) if self._telemetry.traces else nullcontext():
+                return await batch.call.execute(jobs, self._backoff, runner)
         except BaseException as error:  # noqa: BLE001 - raised again, unless the jobs alone were cancelled
             return self._after_batch(jobs, error)
         finally:
@@ -250,18 +252,13 @@ class Runner(WorkerPart):
             else:
                 self._settlements.add(job, interrupted(job), job.started, now)
 
-    def _expire(self, job: Delivery) -> None:
-        """Stop the handler of a job that has exceeded its timeout."""
-        if job.stage is not RUNNING or job.interruption is not None or not self.expires:
-            return
-        self._reporter.timed_out(job, goes_on=self._runs_in_thread(job))
-        job.interrupt(Interruption.TIMEOUT)
-
-    def _expire_overdue(self, jobs: Sequence[Delivery]) -> None:
+    def _expire(self, jobs: Sequence[Delivery]) -> None:
+        """Stop the handlers of jobs that have exceeded their timeouts."""
         now = monotonic()
         for job in jobs:
-            if job.is_overdue(now):
-                self._expire(job)
+            if job.is_overdue(now) and job.interruption is None and self.expires:
+                self._reporter.timed_out(job, goes_on=self._way_of(job).in_thread)
+                job.interrupt(Interruption.TIMEOUT)
 
     # ---- the end
 

@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint
 from redis.exceptions import NoPermissionError, RedisError
 
 from workers.loop.context import WorkerContext, WorkerPart
+from workers.loop.facts import DeliveryFacts
 from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.notifier import Notifier
 from workers.protocol.calls import in_calls
@@ -40,7 +41,7 @@ class Settlements(WorkerPart):
         super().__init__(context)
         self._are_answered = are_answered
         self._kept, self._moves, self._turn = context.kept, context.moves, context.turn
-        self._facts = context.facts()
+        self._facts = DeliveryFacts(self._settings, self._membership.now_ms)
         self._capacity = GATHER_BATCHES * SETTLE_BATCH
         self._acks, self._others = ({one.key: list[Delivery]() for one in self._membership.both} for _ in range(2))
         """Deliveries that wait, by the key of their stream, with acks and with other verdicts."""

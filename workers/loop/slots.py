@@ -16,12 +16,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from anyio import CancelScope, move_on_after
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from workers.loop.dispatch import BatchCall
+from workers.loop.dispatch import BatchCall, Way
 from workers.loop.in_flight import QUEUED, Delivery
 from workers.loop.isolation import Isolation
 from workers.loop.job import Job
@@ -33,11 +34,6 @@ CANCELLED_END_S = 2.0
 SLICE_S = 0.002
 """How long a runner may go on without letting the reader and the settler run."""
 
-Perform = Callable[[Delivery, "asyncio.Task[None] | None", float], Awaitable[float]]
-"""Runs a delivery in this task. It is told what time it is, and returns what time it is then, on the monotonic clock:
-of jobs that take no time, to ask for that again would be a tenth. It returns inf if its runner has to pause."""
-HandBack = Callable[[Iterable[Delivery]], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -47,8 +43,10 @@ class Batch:
     jobs: Sequence[Delivery]
 
 
-PerformBatch = Callable[[Batch, "asyncio.Task[None] | None"], Awaitable[float]]
-"""Runs a batch in this task, as `Perform` does with a delivery."""
+Perform = Callable[[Any, "asyncio.Task[None] | None", float], Awaitable[float]]
+"""Runs a delivery or a batch in this task. It gets the time on the monotonic clock, and returns the time afterwards,
+because another look at the clock would be a tenth of a short job. It returns inf if its runner has to pause."""
+HandBack = Callable[[Iterable[Delivery]], None]
 
 
 class Gatherer:
@@ -58,15 +56,8 @@ class Gatherer:
     other delivery can come.
     """
 
-    def __init__(
-        self,
-        call_of: Callable[[Job], BatchCall | None],
-        begins_alone: Callable[[Delivery], bool],
-        perform: PerformBatch,
-    ) -> None:
-        """``call_of`` returns the batch handler of a job, or None."""
-        self.perform = perform
-        self._call_of = call_of
+    def __init__(self, way_of: Callable[[Job], Way], begins_alone: Callable[[Delivery], bool]) -> None:
+        self._way_of = way_of
         self._begins_alone = begins_alone
         self._waiting: dict[BatchCall, list[Delivery]] = {}
         self._timers: dict[BatchCall, asyncio.TimerHandle] = {}
@@ -80,8 +71,8 @@ class Gatherer:
         """
         begins: list[Delivery | Batch] = []
         for job in deliveries:
-            call = self._call_of(job)
-            if call is None or ((job.deliveries > 1 or job.is_quarantined) and self._begins_alone(job)):
+            call, may_be_last = self._way_of(job), job.deliveries > 1 or job.is_quarantined
+            if not isinstance(call, BatchCall) or (may_be_last and self._begins_alone(job)):
                 begins.append(job)
                 continue
             waiting = self._waiting.setdefault(call, [])
@@ -122,11 +113,13 @@ class Slots:
         isolation: Isolation | None = None,
         pause: Callable[[], Awaitable[None]] = checkpoint,
         gatherer: Gatherer | None = None,
+        perform_batch: Perform | None = None,
     ) -> None:
         """``pause`` lets other tasks run, and returns when the next delivery may begin.
 
         ``gatherer`` makes batches of deliveries. A batch runs in one runner, and has a slot for each of its deliveries.
         """
+        self._perform_batch = perform_batch or perform
         self.concurrency = concurrency
         self.taken = 0
         """Deliveries that are queued or run."""
@@ -267,7 +260,7 @@ class Slots:
     async def _work_off_queue(self) -> None:
         runner = asyncio.current_task()
         assert runner is not None
-        queue, perform, freed = self._queue, self._perform, self.freed
+        queue, perform, perform_batch, freed = self._queue, self._perform, self._perform_batch, self.freed
         now = monotonic()
         slice_end = now + SLICE_S
         while queue and not self._halted:
@@ -276,16 +269,11 @@ class Slots:
                 self._looks_soon = True
                 asyncio.get_running_loop().call_soon(self._look_at_queue)
             try:
-                if isinstance(item, Batch):
-                    assert self._gatherer is not None
-                    now = await self._gatherer.perform(item, runner)
-                    self.taken -= len(item.jobs)
-                else:
-                    now = await perform(item, runner, now)
-                    self.taken -= 1
+                now = await (perform if isinstance(item, Delivery) else perform_batch)(item, runner, now)
             except asyncio.CancelledError:
                 self._has_dropped(_jobs_of(item))
                 raise
+            self.taken -= 1 if isinstance(item, Delivery) else len(item.jobs)
             if freed.awaited is not None:
                 freed.notify()
             if runner.cancelling():

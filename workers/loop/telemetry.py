@@ -4,19 +4,16 @@ A job that its producer's trace does not sample costs a look at one field. The s
 and is exported after its settlement, with the outcome.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from time import time_ns
-from typing import Any
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from workers.backoff import Backoff
-from workers.loop.execution import REASON_TIMEOUT, execute
-from workers.loop.handlers import Invoke
+from workers.loop.execution import REASON_TIMEOUT
 from workers.loop.in_flight import Delivery
 from workers.protocol.calls.moves import Outcome, Settled, SettleResult, Verdict
 from workers.protocol.calls.recovery import Recovered
@@ -82,26 +79,19 @@ class WorkerTelemetry:
 
     # ---- running
 
-    async def execute(self, invoke: Invoke, job: Delivery, backoff: Backoff) -> Verdict:
-        """Run the handler on ``job``, as `workers.loop.execution.execute` does, inside the span of its delivery."""
-        job.span = self._begin(job)
-        token = contexts.attach(trace.set_span_in_context(job.span))
-        try:
-            return await execute(invoke, job, backoff, job.runner)
-        finally:
-            contexts.detach(token)
-            job.ended_ns = time_ns()
-
-    async def execute_batch(
-        self, running: Coroutine[Any, Any, Sequence[Verdict]], jobs: Sequence[Delivery]
-    ) -> Sequence[Verdict]:
-        """Run a batch inside the spans of its deliveries. None of them is the current one."""
+    @contextmanager
+    def running(self, jobs: Sequence[Delivery]) -> Iterator[None]:
+        """Open the spans of deliveries while their handler runs. The span of a single one is the current span."""
         traced = [job for job in jobs if not job.is_unsampled]
         for job in traced:
             job.span = self._begin(job)
+        span = traced[0].span if len(jobs) == len(traced) == 1 else None
+        token = contexts.attach(trace.set_span_in_context(span)) if span else None
         try:
-            return await running
+            yield
         finally:
+            if token:
+                contexts.detach(token)
             for job in traced:
                 job.ended_ns = time_ns()
 
@@ -129,14 +119,11 @@ class WorkerTelemetry:
         if self._measures:
             self._measure(batch, sum(rejected), took_s)
         for job, is_rejected in zip(batch, rejected, strict=True) if self.traces else ():
-            if job.span is not None:
-                (_end_rejected if is_rejected else _end)(job, job.span)
-                job.span = None  # the settlement is repeated if the user lacks a permission
+            _end(job, is_rejected=is_rejected)
 
     def lost_ended(self, job: Delivery) -> None:
         """Export a delivery whose handler has ended after the delivery was recovered. It is not settled."""
-        if job.span is not None:
-            _end_rejected(job, job.span)
+        _end(job, is_rejected=True)
 
     def _measure(self, batch: Sequence[Delivery], rejected: int, took_s: float) -> None:
         instruments.OPERATION_DURATION.record(took_s, self._settle)
@@ -163,19 +150,21 @@ def _context_of(job: Delivery) -> SpanContext | None:
     return None if traceparent is None else read_context(traceparent, job.value_of(FIELD_TRACESTATE) or b"")
 
 
-def _end(job: Delivery, span: Span) -> None:
-    verdict = job.verdict
-    span.set_attribute(telemetry.OUTCOME, verdict.outcome.value)
-    error = error_type(verdict)
+def _end(job: Delivery, *, is_rejected: bool) -> None:
+    """End the span of a delivery once, because its settlement is repeated if the user lacks a permission."""
+    span, job.span = job.span, None
+    if span is None:
+        return
+    if is_rejected:
+        error, description = telemetry.REFUSED, "the delivery had been recovered"
+    else:
+        verdict = job.verdict
+        span.set_attribute(telemetry.OUTCOME, verdict.outcome.value)
+        error, description = error_type(verdict), verdict.error or verdict.reason
+        error = error and (verdict.exception or error)
     if error:
-        span.set_attribute(telemetry.ERROR_TYPE, verdict.exception or error)
-        span.set_status(Status(StatusCode.ERROR, verdict.error or verdict.reason))
-    span.end(job.ended_ns or None)
-
-
-def _end_rejected(job: Delivery, span: Span) -> None:
-    span.set_attribute(telemetry.ERROR_TYPE, telemetry.REFUSED)
-    span.set_status(Status(StatusCode.ERROR, "the delivery had been recovered"))
+        span.set_attribute(telemetry.ERROR_TYPE, error)
+        span.set_status(Status(StatusCode.ERROR, description))
     span.end(job.ended_ns or None)
 
 

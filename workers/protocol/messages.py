@@ -170,23 +170,26 @@ CLAIM_READY_MS = 10**9
 """What was idle for so long (11 days) was said to be, by us: no job may have a visibility timeout as long."""
 
 
-class ReadEntry(NamedTuple):
-    """One entry of a read. A read with CLAIM says more of it, and all of that is 0 where the entry is new."""
-
-    stream: bytes
-    entry_id: bytes
-    fields: Sequence[bytes] | None
-    """Flat; None where the payload is gone (deleted while pending)."""
-    idle_ms: int = 0
-    deliveries_before: int = 0
+ReadEntry = tuple[bytes, bytes, Sequence[bytes] | None, int, int]
+"""One entry of a read: stream, ID, and flat fields, which are None if a third party deleted the payload. A read with
+CLAIM adds the idle time in ms and the number of deliveries before this one. Both are 0 for a new entry."""
 
 
 def parse_read_reply(reply: Any) -> list[ReadEntry]:
-    """Read a reply of XREADGROUP or XREAD, ``[[stream, [[id, [f, v…]]…]]…]`` or none. Raises UnexpectedReplyError."""
+    """Read a reply of XREADGROUP or XREAD, ``[[stream, [[id, [f, v…]]…]]…]`` or none. Hot.
+
+    Raises UnexpectedReplyError.
+    """
+    found = list[ReadEntry]()
     try:
-        return [ReadEntry(stream, *item) for stream, entries in reply or () for item in entries]
+        for stream, entries in reply or ():
+            if entries and len(entries[0]) == 2:
+                found += [(stream, entry_id, flat, 0, 0) for entry_id, flat in entries]
+            else:
+                found += [(stream, entry_id, flat, idle_ms, before) for entry_id, flat, idle_ms, before in entries]
     except (TypeError, ValueError) as error:
         raise UnexpectedReplyError(f"XREADGROUP answered {reply!r:.200}") from error
+    return found
 
 
 class Pending(NamedTuple):
