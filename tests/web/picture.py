@@ -23,7 +23,7 @@ from workers.protocol.keys import group_keys
 
 FILE = ROOT / "docs/images/status-page.png"
 KEYS = group_keys("orders", "billing")
-WIDTH, HEIGHT = 1280, 1360
+WIDTH, HEIGHT = 1280, 1190
 JOBS = 40
 DONE_S = 30.0
 
