@@ -12,8 +12,8 @@ import os
 import secrets
 import socket
 from contextlib import AsyncExitStack
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
+from importlib.metadata import version
 from types import TracebackType
 from typing import Self
 
@@ -44,14 +44,6 @@ CONNECTIONS = 16
 """At most, for the work on groups, and as many for their leases. They are opened as they are needed."""
 RECOVERIES, MOST_RECOVERIES = 2, 32
 """Connections for recovery calls, and calls of one pipeline. While the server runs one, the replica reads another."""
-
-
-@cache
-def _distribution_version() -> str:
-    try:
-        return version("stream-reaper")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class Reaper:
@@ -87,6 +79,7 @@ class Reaper:
         """The replica was told to stop."""
         self.server = ""
         """The server's version; '' before `run`."""
+        self._version = version("stream-reaper")
         self._started_ms = 0
         self._inside = AsyncExitStack()
 
@@ -105,15 +98,10 @@ class Reaper:
         return self._tenures.reports()
 
     @property
-    def has_registered(self) -> bool:
-        """Tell whether the replica has connected to Redis and run its scripts."""
-        return self._context.able is not None
-
-    @property
     def has_worked(self) -> bool:
         """Tell whether the replica has registered, and knows of each group who holds its lease."""
-        has_read = self._registry.discovery.found is not None
-        return self.has_registered and has_read and self._tenures.have_answers
+        has_registered, has_read = self._context.able is not None, self._registry.discovery.found is not None
+        return has_registered and has_read and self._tenures.have_answers
 
     @property
     def refusals(self) -> list[str]:
@@ -142,7 +130,8 @@ class Reaper:
             if self.is_stopping:
                 self._scope.cancel()
             try:
-                self.server = await once_served(self._ask_server, lambda error: self._registry.failed("begin", error))
+                ask = partial(check_server, self._leases, self.settings.redis_url)
+                self.server = await once_served(ask, partial(self._registry.failed, "begin"))
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._registry.run)
                     tasks.start_soon(self._registry.discovery.run)
@@ -154,9 +143,6 @@ class Reaper:
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._farewell()
-
-    async def _ask_server(self) -> str:
-        return await check_server(self._leases, self.settings.redis_url)
 
     async def _farewell(self) -> None:
         """Unregister in bounded time, and close all connections."""
@@ -205,7 +191,7 @@ class Reaper:
             name=self.settings.name or self.host,
             host=self.host,
             pid=os.getpid(),
-            version=_distribution_version(),
+            version=self._version,
             settings=self._registry.digest,
             started_ms=self._started_ms,
             at_ms=at_ms,

@@ -30,11 +30,7 @@ class Alarm:
 
     def end(self) -> None:
         """Never ring again. A wheel may keep the alarm for hours, but not the objects that it would have called."""
-        self.due_s, self.ring = inf, _ring_nowhere
-
-
-def _ring_nowhere() -> None:
-    """Do nothing."""
+        self.due_s, self.ring = inf, lambda: None
 
 
 class Wheel:

@@ -86,7 +86,7 @@ async def _run(worker: Worker) -> int:
         with exported("worker", shows_metrics=worker.settings.health_port is not None):
             async with serving_health(worker):
                 await worker.run(handle_signals=True)
-        code = NEGATIVE_EXIT if worker.was_forced else 0
+        code = NEGATIVE_EXIT if worker.process and worker.process.forced else 0
     except HandlerExitError:  # its job is logged
         return code
     finally:

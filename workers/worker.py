@@ -193,11 +193,6 @@ class Worker:
         return self._running.consumer
 
     @property
-    def was_forced(self) -> bool:
-        """Tell whether the last run ended before its work was done."""
-        return self._running.forced
-
-    @property
     def _running(self) -> WorkerProcess:
         if self.process is None:
             raise RuntimeError("the worker has not run yet.")

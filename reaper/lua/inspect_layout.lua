@@ -6,6 +6,8 @@
 -- Returns why not: '' | several_groups | explicit_ids.
 -- Fence: none; nothing is written.
 
+local stream = KEYS[1]
+
 --- @prelude
 
-return layout_refusal(ARGV[1], KEYS[1], at) or ''
+return layout_refusal(ARGV[1]) or ''

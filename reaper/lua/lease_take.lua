@@ -32,7 +32,7 @@ elseif was and was ~= holder and (goes_on > 0 or was ~= 'offer:' .. ARGV[5]) the
   return { 0, was, left }
 end
 
-local refusal = layout_refusal(policy, stream, at) -- raises where the stream's key holds something else
+local refusal = layout_refusal(policy) -- raises where the stream's key holds something else
 redis.call('HDEL', settings, '') -- harmless, and a write: under maxmemory a replica can take the lease all the same
 local token = math.max(whole_number(redis.call('HGET', settings, 'token'), 0), goes_on)
 redis.call('SET', lease, holder, 'PX', ttl) -- first: who may not do this writes nothing

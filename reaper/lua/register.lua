@@ -8,7 +8,7 @@
 -- KEYS[6] scanned   {reaper}:scanned   sorted set: digest, by the time of the next scan for the patterns of these settings
 -- ARGV[1] digest  ARGV[2] ID  ARGV[3] what it says of itself (JSON, '' = as before)  ARGV[4] ms after which a silent replica is gone
 -- ARGV[5] ms after which it is forgotten  ARGV[6] the groups that it watches ('' = as before)
--- ARGV[7] ms from one scan to the next ('' = this replica does not scan)  ARGV[8] '1' = it is scanning now
+-- ARGV[7] ms from one scan to the next ('' = this replica does not scan)
 --
 -- Returns {server time in ms, 1 if its groups are known, version of the groups in `watched` ('' = none), 1 if the replica is to scan
 -- now, else 0; ID of a live replica with the same digest that may hold groups…}.
@@ -42,7 +42,7 @@ redis.call('ZREMRANGEBYSCORE', drained, '-inf', digits(at))
 local function takes_turn()
   redis.call('ZREMRANGEBYSCORE', scanned, '-inf', digits(at))
   local next_ms = tonumber(redis.call('ZSCORE', scanned, digest) or '')
-  if next_ms and next_ms <= at + interval and ARGV[8] ~= '1' then -- a later time is of a clock that was set back
+  if next_ms and next_ms <= at + interval then -- a later time is of a clock that was set back
     return false
   end
   redis.call('ZADD', scanned, digits(at + interval), digest)

@@ -26,13 +26,13 @@ from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.tasks import Chores
 from reaper.wheel import SLOT_S, Alarm
-from workers.protocol.calls.group_load import group_names
-from workers.protocol.calls.group_moves import Authority, DueMoves
+from workers.protocol.calls.group_moves import Authority, DueMoves, group_names
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.log_fields import fields
-from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
 from workers.protocol.messages import Redelivery, text
 from workers.runtime.clock import monotonic_ms
+from workers.telemetry import instruments
 
 logger = logging.getLogger(__name__)
 
@@ -72,14 +72,13 @@ class GroupWatch:
         self._chores = Chores(context.wheel, context.tasks, group.keys.pair, self._failed)
         self._observer = Observer(context, group, notes.report) if context.settings.observe else None
         self._writer = self._observer or GroupWriter(context, group, term)
-        self._lost = LostDeliveries(self._writer, context.settings.consumer_retention)
+        self._lost = LostDeliveries(self._writer, notes, context.settings.consumer_retention)
         self._sources: dict[str, SourceWatch] = {}
         self._alarm = Alarm(self._tick)
         self._ticking: list[Scanner] = []
         """Those whose new entries the latest tick reads."""
         self._poll_s = RELEASE_POLL_S[0]
         self._next_full_s = self._scanned_s = float("-inf")
-        self._has_scanned = False
         self._interval_s = context.settings.tick_of(group).total_seconds()
 
     # ---- lifecycle
@@ -92,6 +91,7 @@ class GroupWatch:
         self._add_source(self._keys.stream)
         self._context.notices.add(self._move_soon, self._schedules)
         self._tick()
+        self._move_soon()  # some may have been released in an earlier term
 
     def end(self, reason: EndOfTerm) -> None:
         """End the term. ``ended`` is called once, when the calls that have begun have their answers."""
@@ -228,15 +228,11 @@ class GroupWatch:
             self._notes.worked("scan everything")
         except (RedisError, OSError) as error:
             pause_s = min(pause_s, FULL_RETRY_S)
-            if meaning_of(error) is not Meaning.NO_GROUP and not self._has_gone(error):  # else the tick reports it
+            if not is_nothing_there(error):  # else the tick reports it
                 self._notes.failed("scan everything", error)
         finally:
             self._scanned_s = anyio.current_time()
             self._next_full_s = self._scanned_s + pause_s
-
-    def _has_gone(self, error: BaseException) -> bool:
-        """Tell whether the stream was deleted of which only a pattern says that it should exist."""
-        return bool(self.group.pattern) and "no such key" in str(error)
 
     async def _scan_fully(self) -> None:
         await self._watch_retry_stream()
@@ -246,21 +242,9 @@ class GroupWatch:
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if self._observer:
             return
-        scanners = {key: source.scanner for key, source in self._sources.items()}
-        kept = await self._lost.scan_ends(scanners)
-        if not isinstance(kept, Refusal):
-            self._notes.report.unread_ms = kept.unread_ms
-        if self._lost.is_remade:
-            self._notes.group_lost()
-        if not self._has_scanned:
-            self._move_soon()  # some may have been released in an earlier term
-        self._has_scanned = True
-        reports = await self._lost.report(scanners)
-        if isinstance(reports, Refusal):
-            self._call_refused(reports)
-            return
-        for report in reports:
-            self._notes.lost(report)
+        refusal = await self._lost.scan_ends({key: source.scanner for key, source in self._sources.items()})
+        if refusal:
+            self._call_refused(refusal)
 
     async def _watch_retry_stream(self) -> None:
         """Watch the group's retry stream while it exists, with any policy."""
@@ -302,7 +286,7 @@ class GroupWatch:
     def _call_refused(self, refusal: Refusal) -> None:
         """Act on a call that was rejected."""
         if refusal.kind is RefusalKind.STALE:
-            self._notes.telemetry.write_rejected()
+            self._notes.telemetry.count(instruments.WRITES_REFUSED)
             logger.warning(
                 "write rejected, this replica does not hold the lease any more: %s",
                 fields(group=self._keys.pair, token=self._term.token, lease=refusal.detail),

@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 from redis.exceptions import ResponseError
 
+from reaper.recovery.notes import GroupNotes
 from reaper.recovery.scanner import Scanner
 from reaper.recovery.writer import GroupWriter
-from workers.protocol.calls.group_moves import CleanupResult
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.events import ENDS, events_of
 from workers.protocol.keys import is_worker
@@ -47,21 +47,13 @@ class Missing:
     """When to report them, by anyio's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Entries that were reported as lost. If ``is_certain``, the journal would name settled ones."""
-
-    consumer: bytes
-    ids: Sequence[bytes]
-    is_certain: bool
-
-
 class LostDeliveries:
     """The lost deliveries of one group in one term. Methods raise errors of redis-py."""
 
-    def __init__(self, writer: GroupWriter, retention: timedelta | None) -> None:
+    def __init__(self, writer: GroupWriter, notes: GroupNotes, retention: timedelta | None) -> None:
         """The cleanup of full scans deletes consumers that were silent for ``retention``. None = it keeps them."""
         self._writer = writer
+        self._notes = notes
         self._retention = retention
         self._cleanup = GroupCleanup(writer.reads, writer.moves)
         self._missing: list[Missing] = []
@@ -69,26 +61,26 @@ class LostDeliveries:
         """Last entry of the journal before the full scan that ended last, and before the one that is under way."""
         self._deleted: Container[bytes] = ()
         """Consumers that the latest cleanup found deleted. The scan before it may have seen their entries."""
-        self.is_remade = False
-        """A third party destroyed the group between the last two full scans."""
 
     async def scan_begins(self) -> None:
         """Note what the journal has before a full scan."""
         self._journal_at = await self._journal_position()
 
-    async def scan_ends(self, scanners: Mapping[str, Scanner]) -> CleanupResult | Refusal:
-        """Clean up, and note the deliveries whose consumer, or group, was deleted since the last full scan."""
+    async def scan_ends(self, scanners: Mapping[str, Scanner]) -> Refusal | None:
+        """Clean up, and report deliveries whose consumer, or group, was deleted. Return why a report was rejected."""
+        stream = self._writer.keys.stream
         missing = {key: await self._look(key, one.gone_by_consumer()) for key, one in scanners.items()}
-        kept, self.is_remade = await self._cleanup.tidy(self._retention), False
+        kept, is_group_lost = await self._cleanup.tidy(self._retention), False
         if not isinstance(kept, Refusal):
-            scanners[self._writer.keys.stream].forget_holders(kept.deleted)
-            self.is_remade, self._deleted = self._cleanup.is_remade, kept.lost
+            scanners[stream].forget_holders(kept.deleted)
+            is_group_lost, self._deleted = self._cleanup.is_remade, kept.lost
+            self._notes.cleaned_up(kept.unread_ms, is_group_lost=is_group_lost)
         for source, found in missing.items():
-            is_remade = self.is_remade and source == self._writer.keys.stream
+            is_remade = is_group_lost and source == stream
             self._missing += [missing for missing in found if is_remade or missing.is_deleted]
             scanners[source].forget_gone()
         self._journal_before = self._journal_at
-        return kept
+        return await self._report(scanners)
 
     async def _journal_position(self) -> bytes:
         """Return the ID of the journal's last entry."""
@@ -118,25 +110,23 @@ class LostDeliveries:
             )
         return found
 
-    async def report(self, sources: Container[str]) -> list[Report] | Refusal:
+    async def _report(self, sources: Container[str]) -> Refusal | None:
         """Report the entries that are due. Forget those of other ``sources``, which do not exist any more."""
-        now, reports = anyio.current_time(), []
+        now = anyio.current_time()
         self._missing = [missing for missing in self._missing if missing.source in sources]
         for missing in [missing for missing in self._missing if missing.due_s <= now]:
             settled, is_complete = await self._settled(set(missing.ids), missing.journal_at)
             is_certain = is_complete and is_worker(missing.consumer)
             left = [one for one in missing.ids if one not in settled]
-            lost: list[bytes] = []
             for first in range(0, len(left), BATCH):
                 batch = left[first : first + BATCH]
-                found = await self._writer.report_lost(missing.source, missing.consumer, batch, is_certain=is_certain)
-                if isinstance(found, Refusal):
-                    return found
-                lost += found
+                lost = await self._writer.report_lost(missing.source, missing.consumer, batch, is_certain=is_certain)
+                if isinstance(lost, Refusal):
+                    return lost
+                if lost:
+                    self._notes.lost(missing.consumer, len(lost), is_certain=is_certain)
             self._missing.remove(missing)
-            if lost:
-                reports.append(Report(missing.consumer, lost, is_certain))
-        return reports
+        return None
 
     async def _settled(self, ids: Container[bytes], after: bytes) -> tuple[set[bytes], bool]:
         """Return those of ``ids`` that the journal names as settled behind ``after``, and whether it names all."""

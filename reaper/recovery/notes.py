@@ -11,12 +11,10 @@ import anyio
 from redis.exceptions import ResponseError
 
 from reaper.lease import Taken
-from reaper.recovery.lost import Report
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.group_moves import DueMoves
-from workers.protocol.calls.recovery import Outcome, Recovered
+from workers.protocol.calls.group_moves import DueMoves, Outcome, Recovered
 from workers.protocol.calls.refusals import RecoveryWait, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
@@ -196,27 +194,29 @@ class GroupNotes:
                     fields(group=self._pair, entry=row.entry_id, cause=explained(text(row.detail))),
                 )
 
-    def lost(self, report: Report) -> None:
+    def lost(self, consumer: bytes, deliveries: int, *, is_certain: bool) -> None:
         """A third party deleted a consumer. Its deliveries are lost, or in doubt: they may have been settled."""
-        loss = telemetry.CERTAIN if report.is_certain else telemetry.IN_DOUBT
-        self.telemetry.count(instruments.LOST_DELIVERIES, len(report.ids), loss=loss)
+        loss = telemetry.CERTAIN if is_certain else telemetry.IN_DOUBT
+        self.telemetry.count(instruments.LOST_DELIVERIES, deliveries, loss=loss)
         facts = fields(
             group=self._pair,
-            consumer=report.consumer,
-            deliveries=len(report.ids),
+            consumer=consumer,
+            deliveries=deliveries,
             to_requeue=f"reaper groups requeue {self._group.keys.word} --lost",
         )
-        if report.is_certain:
-            self.report.lost += len(report.ids)
+        if is_certain:
+            self.report.lost += deliveries
             logger.error("a third party deleted a consumer, its pending deliveries are lost: %s", facts)
         else:
-            self.report.in_doubt += len(report.ids)
+            self.report.in_doubt += deliveries
             logger.warning("a consumer was removed, its pending deliveries are settled or lost: %s", facts)
 
-    def group_lost(self) -> None:
-        """A third party destroyed the group."""
-        self.telemetry.count(instruments.LOST, loss=telemetry.LOST_GROUP)
-        logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._pair))
+    def cleaned_up(self, unread_ms: int, *, is_group_lost: bool) -> None:
+        """A cleanup found for how long no consumer has read, and whether a third party destroyed the group."""
+        self.report.unread_ms = unread_ms
+        if is_group_lost:
+            self.telemetry.count(instruments.LOST, loss=telemetry.LOST_GROUP)
+            logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._pair))
 
     def moved(self, moved: DueMoves) -> None:
         """Due jobs were made ready, except those that cannot be, and quarantined jobs were released."""

@@ -8,7 +8,7 @@ from time import perf_counter
 from opentelemetry import metrics
 
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.recovery import ENDED, Recovered
+from workers.protocol.calls.group_moves import ENDED, Recovered
 from workers.protocol.messages import RecoveryMode
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
@@ -70,10 +70,6 @@ class GroupTelemetry:
         """Export a count of this group. ``loss`` is the kind of a loss."""
         if telemetry.is_measuring():
             counter.add(number, self._labels | ({telemetry.LOSS: loss} if loss else {}))
-
-    def write_rejected(self) -> None:
-        """Count a write that was rejected, because another replica holds the lease."""
-        self.count(instruments.WRITES_REFUSED)
 
     @contextmanager
     def full_scan(self) -> Iterator[None]:

@@ -48,7 +48,6 @@ class Discovery:
         self._version: str | None = None
         self._is_news = anyio.Event()
         self._turn = anyio.Event()
-        self.is_scanning = False
         self.scan = ""
         """How the last scan of this replica went: SCANNED, or why it failed. '' = there was none."""
         self.found: Mapping[str, str] | None = None
@@ -98,16 +97,12 @@ class Discovery:
         while True:
             self._turn = anyio.Event()
             await self._turn.wait()
-            self.is_scanning = True
             before = self.scan
             try:
                 failure = await self._scan()
+                self.scan = SCANNED
             except (RedisError, OSError) as error:
                 failure, self.scan = error, before if is_outage(error) else str(error)
-            else:
-                self.scan = SCANNED
-            finally:
-                self.is_scanning = False
             if self.scan != before:
                 self._context.changed()
                 if failure:

@@ -103,16 +103,16 @@ class Registry:
             self._took_s = monotonic() - began
         gone_ms = to_ms(self._interval * MISSED)
         pairs = "" if watched == self._told_watched else "\n".join(watched) or "\n"
-        keys, scan_ms, is_scanning = self._keys, self.discovery.interval_ms, self.discovery.is_scanning
+        keys, scan_ms = self._keys, self.discovery.interval_ms
         at_ms, is_told, version, is_our_turn, *able = await REGISTER.run(
             context.leases,
             [keys.replicas, keys.live, keys.drained, keys.groups, keys.watched, keys.scanned],
             [
                 self.digest, context.replica_id, word, gone_ms, round(FORGET_S * 1000), pairs,
-                "" if scan_ms is None else scan_ms, int(is_scanning),
+                "" if scan_ms is None else scan_ms,
             ],
         )  # fmt: skip
-        self.discovery.hear(text(version), is_our_turn=bool(is_our_turn) and not is_scanning)
+        self.discovery.hear(text(version), is_our_turn=bool(is_our_turn))
         self._told_watched = watched if is_told else None
         if word:
             self._told_at, self._due_at = began, began + self._settings.heartbeat.total_seconds()

@@ -37,7 +37,7 @@ async def test_a_worker_is_stopped_by_its_own_plain_handler(server: RedisServer,
     worker = make_worker(server.url, handle)
     await enqueue(client, 1)
     await worker.run()
-    assert (worker.counts.acked, worker.was_forced) == (1, False)
+    assert (worker.counts.acked, worker.process and worker.process.forced) == (1, False)
 
 
 @pytest.mark.parametrize("now", [False, True])
@@ -46,7 +46,8 @@ async def test_a_worker_is_stopped_from_any_thread(server: RedisServer, now: boo
     async with running(worker):
         await in_a_thread(lambda: worker.stop(now=now))
         await wait_until(lambda: worker.process is not None and worker.process.finished, "the worker has ended")
-    assert worker.was_forced is now
+    assert worker.process
+    assert worker.process.forced is now
 
 
 async def test_a_reaper_is_stopped_from_any_thread(server: RedisServer) -> None:
@@ -62,7 +63,7 @@ async def test_a_reaper_that_was_stopped_before_it_ran_does_not_begin(server: Re
     reaper = Reaper(ReaperSettings(redis_url=server.url))
     await in_a_thread(reaper.stop)
     await reaper.run()
-    assert not reaper.has_registered
+    assert not reaper.has_worked
 
 
 def test_a_stop_after_the_end_of_the_event_loop_does_nothing(server: RedisServer) -> None:
@@ -176,7 +177,8 @@ def test_a_worker_is_stopped_by_a_signal_handler_of_the_program(server: RedisSer
         asyncio.run(program())
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert worker.was_forced is now
+    assert worker.process
+    assert worker.process.forced is now
 
 
 async def test_a_stop_in_a_callback_of_the_event_loop_is_one(server: RedisServer) -> None:

@@ -282,7 +282,7 @@ async def test_a_tick_reads_all_new_deliveries_and_not_only_a_page(server: Redis
         await holding(reaper)
         watch = reaper._tenures._tenures["orders/billing"]._watch
         assert watch
-        await wait_until(lambda: watch._has_scanned, "it has scanned everything")
+        await wait_until(lambda: watch.report().last_full_scan_ms, "it has scanned everything")
         for n in range(number):
             await client.xadd("orders", {"n": n})
         await client.xreadgroup("billing", "w1", {"orders": ">"}, count=number)

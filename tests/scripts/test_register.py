@@ -24,21 +24,21 @@ async def register(client: Redis, replica: str, word: str = "", *, digest: str =
 
 
 async def answer(
-    client: Redis, replica: str, word: str = "", *, digest: str = OURS, scan_ms: int | str = "", is_scanning: int = 0
+    client: Redis, replica: str, word: str = "", *, digest: str = OURS, scan_ms: int | str = ""
 ) -> list[Any]:
     """Register, and return what the script answers behind the time."""
     at_ms, *rest = await load_script("reaper", "register").run(
         client,
         [KEYS.replicas, KEYS.live, KEYS.drained, KEYS.groups, KEYS.watched, KEYS.scanned],
-        [digest, replica, word, GONE_MS, FORGET_MS, "", scan_ms, is_scanning],
+        [digest, replica, word, GONE_MS, FORGET_MS, "", scan_ms],
     )
     assert abs(at_ms - await server_ms(client)) < 5_000
     return list(rest)
 
 
-async def gets_turn(client: Redis, replica: str, *, digest: str = OURS, is_scanning: int = 0) -> bool:
+async def gets_turn(client: Redis, replica: str, *, digest: str = OURS) -> bool:
     """Register as a replica that scans every minute, and return whether it is to scan now."""
-    _, _, is_our_turn, *_ = await answer(client, replica, digest=digest, scan_ms=60_000, is_scanning=is_scanning)
+    _, _, is_our_turn, *_ = await answer(client, replica, digest=digest, scan_ms=60_000)
     return bool(is_our_turn)
 
 
@@ -153,12 +153,6 @@ async def test_a_member_that_no_replica_wrote_is_passed_over(client: Redis) -> N
 async def test_one_replica_of_those_with_the_same_settings_scans_in_an_interval(client: Redis) -> None:
     assert [await gets_turn(client, one) for one in ("alice", "bob", "alice")] == [True, False, False]
     assert await gets_turn(client, "eve", digest=OTHERS), "it looks for other streams"
-
-
-async def test_the_next_scan_begins_one_interval_after_the_last_one_ended(client: Redis) -> None:
-    await client.zadd(KEYS.scanned, {OURS: await server_ms(client) + 500})
-    assert await gets_turn(client, "alice", is_scanning=1)
-    assert (await client.zscore(KEYS.scanned, OURS) or 0) > await server_ms(client) + 50_000
 
 
 @pytest.mark.parametrize("in_ms", [-1, 70_000], ids=["it is due", "the clock was set back"])

@@ -452,7 +452,7 @@ async def test_stopping_at_once_does_not_wait_for_the_drain_deadline(server: Red
         worker.stop()
         worker.stop(now=True)
 
-    assert (worker.was_forced, worker.counts.abandoned) == (True, 1)
+    assert (worker.process and worker.process.forced, worker.counts.abandoned) == (True, 1)
 
 
 async def test_a_cancelled_worker_still_settles_what_has_been_done(server: RedisServer, client: Redis) -> None:

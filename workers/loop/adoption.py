@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Delivery, Source
+from workers.protocol.calls.group_moves import START
 from workers.protocol.calls.membership import delete_consumers
-from workers.protocol.calls.recovery import START
 from workers.protocol.keys import NONCE_BYTES
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import text

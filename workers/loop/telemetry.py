@@ -14,8 +14,8 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
 
 from workers.loop.execution import REASON_TIMEOUT
 from workers.loop.in_flight import Delivery
+from workers.protocol.calls.group_moves import Recovered
 from workers.protocol.calls.moves import Outcome, Settled, SettleResult, Verdict
-from workers.protocol.calls.recovery import Recovered
 from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE, RecoveryMode
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments

@@ -39,37 +39,29 @@ def release_of(info: Mapping[str, Any]) -> str:
 
 _ADDRESS = "Start one there, or set redis_url (REAPER_REDIS_URL) to the right address."
 _AUTHORITY = "(REAPER_REDIS_CA_FILE)"
-_ADVICE = (
-    ("certificate has expired", "Renew its certificate."),
-    ("certificate is not valid for", "Write the name that its certificate is for in redis_url."),
-    ("CERTIFICATE_VERIFY_FAILED", f"Name the authority that signed its certificate in redis_ca_file {_AUTHORITY}."),
-    ("a certificate or key cannot be read", "Correct redis_ca_file, redis_cert_file or redis_key_file."),
-    ("CERTIFICATE_REQUIRED", "It asks for a client certificate: set redis_cert_file and redis_key_file."),
-    ("DB index", "It has fewer databases: end redis_url with a lower number, or with none."),
-)
+_TLS = f"{_ADDRESS} It may speak TLS there (rediss://…), or none, or want redis_cert_file and redis_key_file."
+_ADVICE = {
+    "certificate has expired": "Renew its certificate.",
+    "certificate is not valid for": "Write the name that its certificate is for in redis_url.",
+    "CERTIFICATE_VERIFY_FAILED": f"Name the authority that signed its certificate in redis_ca_file {_AUTHORITY}.",
+    "a certificate or key cannot be read": "Correct redis_ca_file, redis_cert_file or redis_key_file.",
+    "CERTIFICATE_REQUIRED": "It asks for a client certificate: set redis_cert_file and redis_key_file.",
+    "DB index": "It has fewer databases: end redis_url with a lower number, or with none.",
+    **dict.fromkeys(("Connection reset", "Connection closed", "Timeout connecting"), _TLS),
+}
 """Advice by words of the error."""
-_CUT_SHORT = ("Connection reset", "Connection closed", "Timeout connecting")
-"""Words of errors if only one side speaks TLS, or if our certificate is missing."""
+_MEANT = {
+    Meaning.LOCKED_OUT: "Login rejected: correct the user name and the password in redis_url.",
+    Meaning.DENIED: "The user lacks permissions: apply the rules that `reaper acl` prints.",
+}
 
 
-def _advice(error: RedisError, url: str) -> str:
+def _advice(error: RedisError | OSError) -> str:
     """Return what to do about a server that was asked in vain."""
-    said = str(error)
     if is_not_now(error):
         return "The server is not ready. Try again later."
-    for words, advice in _ADVICE:
-        if words in said:
-            return advice
-    found = meaning_of(error)
-    if found is Meaning.LOCKED_OUT:
-        return "Login rejected: correct the user name and the password in redis_url."
-    if found is Meaning.DENIED:
-        return "The user lacks permissions: apply the rules that `reaper acl` prints."
-    if not any(words in said for words in _CUT_SHORT):
-        return _ADDRESS
-    if url.startswith("rediss"):
-        return f"{_ADDRESS} It may speak no TLS there (redis:// …), or want redis_cert_file and redis_key_file."
-    return f"{_ADDRESS} It may speak TLS there (rediss:// …)."
+    by_words = next((advice for words, advice in _ADVICE.items() if words in str(error)), _ADDRESS)
+    return _MEANT.get(meaning_of(error), by_words)
 
 
 async def check_server(client: "Redis", url: str) -> str:
@@ -77,11 +69,9 @@ async def check_server(client: "Redis", url: str) -> str:
     try:
         info: Mapping[str, Any] = await client.info("server")
         role = (await client.info("replication")).get("role")
-    except RedisError as error:
-        said = f"{in_words(error).rstrip('.?!')}. {_advice(error, url)}".rstrip()
+    except (RedisError, OSError) as error:
+        said = f"{in_words(error).rstrip('.?!')}. {_advice(error)}"
         raise UnreachableError(f"cannot use Redis at {shown_address(url)!r}: {said}") from error
-    except OSError as error:
-        raise UnreachableError(f"cannot connect to Redis at {shown_address(url)!r}: {error}. {_ADDRESS}") from error
     release = release_of(info)
     topology, kind = parse_address(url).topology, info.get("redis_mode") or info.get("server_mode")  # Valkey
     if kind == "standalone" and role == "slave" and topology is Topology.SINGLE:

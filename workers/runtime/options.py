@@ -96,23 +96,19 @@ def settings_options(
         for name, field in reversed(kind.model_fields.items()):
             if name not in exclude:
                 command = _option(name, field, prefix, (helps or {}).get(name))(command)
-        return _config_option(prefix)(command) if prefix else command
+        if not prefix:
+            return command
+        summary = f"TOML file with settings. Flags and the environment are stronger.  [env: {prefix}CONFIG]"
+        path = click.Path(dir_okay=False, path_type=Path)
+        return click.option("--config", type=path, metavar="FILE", envvar=f"{prefix}CONFIG", help=summary)(command)
 
     return decorate
-
-
-def _config_option(prefix: str) -> Callable[[CommandT], CommandT]:
-    summary = f"TOML file with settings. Flags and the environment are stronger.  [env: {prefix}CONFIG]"
-    path = click.Path(dir_okay=False, path_type=Path)
-    return click.option("--config", type=path, metavar="FILE", envvar=f"{prefix}CONFIG", help=summary)
 
 
 def _option(name: str, field: FieldInfo, prefix: str, summary: str | None) -> Callable[[CommandT], CommandT]:
     flag = f"--{name.replace('_', '-')}"
     kind = bare_type(field.annotation)
     text = f"{summary or field.description or ''}{_origin(name, field, prefix)}".strip()
-    if kind is bool and not prefix and not field.default:
-        return click.option(flag, name, is_flag=True, help=field.description)
     if kind is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
     if choices := _choices_of(kind):

@@ -13,43 +13,20 @@ tests, a fixture of `workers.testing.plugin`. Tests that are ``async def`` use `
 rejected settlements, crashes and outages.
 """
 
-from workers.testing.drain import (
-    DeadLetter,
-    Drained,
-    DrainWorker,
-    DrainWorkerAsync,
-    NotDrainedError,
-    run_until_drained,
-    run_until_drained_async,
-)
-from workers.testing.handlers import (
-    Acknowledged,
-    Failed,
-    Rejected,
-    Result,
-    Retried,
-    TimedOut,
-    run_handler,
-    run_handler_async,
-)
-from workers.testing.server import NoServerError, RedisServer
-
-__all__ = [
-    "Acknowledged",
-    "DeadLetter",
-    "DrainWorker",
-    "DrainWorkerAsync",
-    "Drained",
-    "Failed",
-    "NoServerError",
-    "NotDrainedError",
-    "RedisServer",
-    "Rejected",
-    "Result",
-    "Retried",
-    "TimedOut",
-    "run_handler",
-    "run_handler_async",
-    "run_until_drained",
-    "run_until_drained_async",
-]
+from workers.testing.drain import DeadLetter as DeadLetter
+from workers.testing.drain import Drained as Drained
+from workers.testing.drain import DrainWorker as DrainWorker
+from workers.testing.drain import DrainWorkerAsync as DrainWorkerAsync
+from workers.testing.drain import NotDrainedError as NotDrainedError
+from workers.testing.drain import run_until_drained as run_until_drained
+from workers.testing.drain import run_until_drained_async as run_until_drained_async
+from workers.testing.handlers import Acknowledged as Acknowledged
+from workers.testing.handlers import Failed as Failed
+from workers.testing.handlers import Rejected as Rejected
+from workers.testing.handlers import Result as Result
+from workers.testing.handlers import Retried as Retried
+from workers.testing.handlers import TimedOut as TimedOut
+from workers.testing.handlers import run_handler as run_handler
+from workers.testing.handlers import run_handler_async as run_handler_async
+from workers.testing.server import NoServerError as NoServerError
+from workers.testing.server import RedisServer as RedisServer

@@ -43,11 +43,8 @@ def find_binary(advice: str = ADVICE) -> Path:
 
     Raises NoServerError, with ``advice`` at the end.
     """
-    for name in ("redis-server", "valkey-server"):
-        found = shutil.which(name)
-        if found and release_of(Path(found))[1] >= OLDEST_ON_PATH:
-            return Path(found)
-    for binary in packaged():
+    on_path = (Path(found) for name in ("redis-server", "valkey-server") if (found := shutil.which(name)))
+    for binary in (*(binary for binary in on_path if release_of(binary)[1] >= OLDEST_ON_PATH), *packaged()):
         if release_of(binary)[1]:
             return binary
     raise NoServerError(

@@ -41,9 +41,7 @@ local function enqueue(job_id, delay, from, to)
       copies = 0, waits = 0, hand_backs = 0 }
     return put_in_schedule(at + delay, packed(job, 0, 'enqueue'))
   end
-  local words = { unpack(ARGV, from, to) }
-  words[#words + 1], words[#words + 2] = 'reaper.job', job_id
-  return add(stream, words)
+  return add_first({ unpack(ARGV, from, to) }, job_id)
 end
 
 local repeated = call ~= '' and is_remembered('c:' .. call)

@@ -31,14 +31,6 @@ end
 -- No other command than the beat needs: without the right to it this call would fail, and the beat of others would go on.
 local quarantined = ids[1] and redis.call('HMGET', quarantine, unpack(ids)) or {}
 
-local function show_life(entry_id, value, times, runs)
-  local released = read_released(value or nil)
-  if released then
-    released.arrived, released.lives = times, runs
-    write_released(entry_id, released)
-  end
-end
-
 local function extend(entry_id, value, times, state)
   local row, is_there = pending_row(entry_id), entry_of(entry_id) ~= nil
   if not row then
@@ -54,8 +46,10 @@ local function extend(entry_id, value, times, state)
     return 2
   end
   redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'JUSTID')
-  if state ~= '0' then
-    show_life(entry_id, value, times, state == '2')
+  local released = state ~= '0' and read_released(value or nil)
+  if released then
+    released.arrived, released.lives = times, state == '2'
+    write_released(entry_id, released)
   end
   return 1
 end

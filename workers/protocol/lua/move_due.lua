@@ -28,18 +28,12 @@ open_for_copies()
 redis.call('ZREM', schedule, '')
 local target, refused = copy_target(in_force)
 
-local function first_entry(job)
-  local words, n = job.user, #job.user
-  words[n + 1], words[n + 2] = 'reaper.job', job.id
-  return add(stream, words)
-end
-
 -- Makes a job ready. Returns its new entry, or nil: then it is looked at again later, and in nobody's way until then.
 local n_held, why_held = 0, ''
-local function release(zset, member, job, reason)
+local function release(zset, member, job)
   local ok, id, why = pcall(function()
     if job and job.kind == 'enqueue' then
-      return first_entry(job)
+      return add_first(job.user, job.id)
     elseif job and target then
       return copy(target, job, job.deliveries, ready_fields(job))
     end
@@ -51,9 +45,6 @@ local function release(zset, member, job, reason)
     return nil
   end
   redis.call('ZREM', zset, member)
-  if reason == 'released' then -- of a retry, its nack has told
-    tell('recovered', '', digits(job.deliveries), reason, job.entry, job.id, job.generation, '', id)
-  end
   return id
 end
 
@@ -65,7 +56,7 @@ local function move_due(zset)
     if job and job.quarantined then
       redis.call('ZADD', zset, digits(QUARANTINE_SCORE + at), member)
     else
-      release(zset, member, job, 'due')
+      release(zset, member, job)
     end
   end
   return #members == most
@@ -114,18 +105,18 @@ local out, in_doubt, settled = look_at_released()
 local member, released = redis.call('ZRANGEBYSCORE', schedule, digits(QUARANTINE_SCORE), '+inf', 'LIMIT', 0, 1)[1], {}
 if member and out < MOST_RELEASED and in_doubt < gate_width() then
   local job = unpacked(member)
-  local id = release(schedule, member, job, 'released')
+  local id = release(schedule, member, job)
   if id then
     write_released(id, { key = target })
+    tell('recovered', '', digits(job.deliveries), 'released', job.entry, job.id, job.generation, '', id) -- of a retry, its nack has told
     released, out = { job.id, id }, out + 1
   end
 end
 write_events({ 'mode', holder == '' and 'embedded' or 'reaper', 'token', token })
 
-local next_ms = is_more and 0 or -1
-for _, zset in ipairs(is_more and {} or { schedule, enqueues }) do
-  local score = tonumber(redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')[2] or QUARANTINE_SCORE)
-  local ms = score < QUARANTINE_SCORE and math.max(0, score - at) or -1
-  next_ms = (next_ms < 0 or ms >= 0 and ms < next_ms) and ms or next_ms
+local first_due = QUARANTINE_SCORE
+for _, zset in ipairs({ schedule, enqueues }) do
+  first_due = math.min(first_due, tonumber(redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')[2] or QUARANTINE_SCORE))
 end
+local next_ms = is_more and 0 or first_due < QUARANTINE_SCORE and math.max(0, first_due - at) or -1
 return { 'ok', next_ms, redis.call('ZCOUNT', schedule, digits(QUARANTINE_SCORE), '+inf'), out, released, settled, n_held, why_held }

@@ -15,6 +15,13 @@ local function add(target, words)
   return reply
 end
 
+-- Adds the first entry of a job.
+local function add_first(words, job_id)
+  local n = #words
+  words[n + 1], words[n + 2] = 'reaper.job', job_id
+  return add(stream, words)
+end
+
 -- Writes the fields of the user byte for byte, ours, and `more`. Returns the ID of the new entry, or nil and why there is none.
 -- Extends `job.user` in place, so a job is copied once.
 local function copy(target, job, deliveries, more)
@@ -58,47 +65,36 @@ end
 -- explicit ID below theirs.
 local FIRST_AUTOMATIC_MS = 1483228800000 -- 2017-01-01: streams are younger, so an ID below it was made by somebody
 local CLOCK_TOLERANCE_MS = 31622400000 -- a year: of a clock that was set back the IDs still are; other units are farther off
-local function layout_refusal(policy, key, at_ms)
-  if policy ~= 'stream' or redis.call('EXISTS', key) == 0 then
+local function layout_refusal(policy)
+  if policy ~= 'stream' or redis.call('EXISTS', stream) == 0 then
     return nil
-  end
-  if #redis.call('XINFO', 'GROUPS', key) > 1 then
+  elseif #redis.call('XINFO', 'GROUPS', stream) > 1 then
     return 'several_groups'
   end
-  local info = redis.call('XINFO', 'STREAM', key)
+  local info = redis.call('XINFO', 'STREAM', stream)
   local last_id = info_field(info, 'last-generated-id')
-  -- Libraries make a stream for a group by adding one entry, whose ID they choose, and deleting it.
-  if info_field(info, 'length') == 0 and (last_id == '0-1' or info_field(info, 'entries-added') == 1) then
-    return nil
-  end
   local last_ms = entry_ms(last_id)
-  if last_id ~= '0-0' and (last_ms < FIRST_AUTOMATIC_MS or last_ms > at_ms + CLOCK_TOLERANCE_MS) then
-    return 'explicit_ids'
-  end
-  return nil
+  -- Libraries make a stream for a group by adding one entry, whose ID they choose, and deleting it.
+  local is_new = info_field(info, 'length') == 0 and (last_id == '0-1' or info_field(info, 'entries-added') == 1)
+  local is_automatic = last_id == '0-0' or last_ms >= FIRST_AUTOMATIC_MS and last_ms <= at + CLOCK_TOLERANCE_MS
+  return not is_new and not is_automatic and 'explicit_ids' or nil
 end
 
--- Returns where copies go, or nil and why they can go nowhere. Copies go into the stream if that is right, else into the group's own stream,
--- if the policy allows that.
+-- Returns where an operator's copies go, and why not into the stream, if the policy would allow that. Where a copy in the stream would be
+-- wrong, the group's own stream is right, because only this group reads it.
+local function target_for_operators(policy)
+  local why = policy ~= 'retry-stream' and layout_refusal('stream') or nil
+  return (why or policy == 'retry-stream') and retry or stream, why
+end
+
+-- Returns where copies go, or nil and why they can go nowhere: policy `stream` has no other place.
 local function copy_target(in_force)
-  if in_force.target or in_force.refusal then
-    return in_force.target, in_force.refusal
-  end
-  local why = in_force.policy ~= 'retry-stream' and layout_refusal('stream', stream, at)
-  if in_force.policy == 'retry-stream' or in_force.policy == 'in-place' and why then
-    in_force.target = retry
-  elseif why then
-    in_force.refusal = why
-  else
-    in_force.target = stream
+  if not in_force.target and not in_force.refusal then
+    local target, why = target_for_operators(in_force.policy)
+    in_force.refusal = in_force.policy == 'stream' and why or nil
+    in_force.target = not in_force.refusal and target or nil
   end
   return in_force.target, in_force.refusal
-end
-
--- Returns where an operator's copies go. Where a copy in the stream would be wrong, the group's own stream is right, because only this
--- group reads it.
-local function target_for_operators(policy)
-  return (policy == 'retry-stream' or layout_refusal('stream', stream, at)) and retry or stream
 end
 
 -- Notes that a job has left its entry; `finish` acknowledges all of them together.
