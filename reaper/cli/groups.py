@@ -50,7 +50,10 @@ _STARTS = {"start": FROM_START, "now": FROM_NOW}
 @json_option
 @operator_options
 async def create(groups: Sequence[GroupKeys], begin: str, machine: bool, settings: ReaperSettings) -> None:
-    """Create consumer groups, and streams that do not exist."""
+    """Create consumer groups, and streams that do not exist.
+
+    A group that was destroyed continues behind the last entry that it has received, as far as Redis still has it.
+    """
     async with connected(settings) as (client, _):
         created = {keys.pair: await create_group(client, keys, _STARTS[begin]) for keys in groups}
     lines = (f"{pair}: {'created' if is_new else 'already exists'}" for pair, is_new in created.items())
