@@ -45,7 +45,7 @@ _STARTS = {"start": FROM_START, "now": FROM_NOW}
     type=click.Choice(sorted(_STARTS)),
     default="start",
     show_default=True,
-    help="First entry of a new group: the oldest one, or the next one that is added.",
+    help="Where a new group begins: at the oldest entry (start), or at the next one that is added (now).",
 )
 @json_option
 @operator_options

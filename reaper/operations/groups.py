@@ -13,7 +13,7 @@ from reaper.operations.state import replica_of
 from reaper.replicas import read_replicas, read_watched
 from reaper.settings import WILDCARD, GroupSettings, ReaperSettings
 from workers.protocol.calls import CALL_BYTES, GroupCalls
-from workers.protocol.calls.group_load import group_names
+from workers.protocol.calls.group_moves import group_names
 from workers.protocol.errors import ConfigurationError, NotPossibleError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_pair
