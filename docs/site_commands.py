@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from reaper.cli.lazy import LazyGroup
+from reaper.cli.lazy import LazyCommand
 from reaper.cli.main import main as reaper
 from workers.cli import main as worker
 
@@ -31,5 +31,5 @@ def sections(context: click.Context) -> Iterator[str]:
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             if below:
-                whole = command.imported(name, below) if isinstance(command, LazyGroup) else below
+                whole = below.imported() if isinstance(below, LazyCommand) else below
                 yield from sections(click.Context(whole, parent=context, info_name=name))

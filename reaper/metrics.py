@@ -11,7 +11,7 @@ from reaper.context import ReplicaContext
 from reaper.reasons import FEW_GROUPS, REPORTED, count_patterns, worst
 from reaper.replicas import PatternCounts
 from reaper.sharing.tenures import Tenures
-from workers.protocol.calls.group_load import look_at_group
+from workers.protocol.calls.group_moves import look_at_group
 from workers.protocol.keys import group_keys
 from workers.protocol.log_fields import fields
 from workers.telemetry import instruments

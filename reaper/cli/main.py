@@ -10,15 +10,15 @@ from reaper.cli.doctor import doctor
 from reaper.cli.drain import drain_command
 from reaper.cli.explain import explain_command
 from reaper.cli.groups import groups
-from reaper.cli.lazy import LazyGroup
+from reaper.cli.lazy import LazyCommand
 from reaper.cli.run import run
 from reaper.cli.status import status
 from reaper.cli.watch import watch
-from workers.runtime.options import examples
+from workers.runtime.options import Program, examples
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=Program,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
         "reaper run --groups orders/billing", "reaper status", "reaper explain order-4711", "reaper doctor"
@@ -36,9 +36,11 @@ def main(context: click.Context) -> None:
         context.color = False
 
 
-for command in (run, status, drain_command, groups, watch, dead_letters, explain_command, doctor, acl):
+for command in (
+    run, status, drain_command, groups, watch, dead_letters, explain_command, doctor, acl,
+    LazyCommand("drill", "reaper.drill.cli", "Break an installation on purpose, and account for every job."),
+    LazyCommand("demo", "reaper.drill.cli", "Play the drill without recovery, with reapers, and embedded."),
+    LazyCommand("pipeline", "reaper.pipeline.cli", "Ingest journals into Delta tables, and report on them."),
+    LazyCommand("compare", "reaper.pipeline.compare.command", "Compare the recovery modes under the same faults."),
+):  # fmt: skip
     main.add_command(command)
-main.add_lazy("drill", "reaper.drill.cli", "Break an installation on purpose, and account for every job.")
-main.add_lazy("demo", "reaper.drill.cli", "Play the drill without recovery, with reapers, and embedded.")
-main.add_lazy("pipeline", "reaper.pipeline.cli", "Ingest journals into Delta tables, and report on them.")
-main.add_lazy("compare", "reaper.pipeline.compare.command", "Compare the recovery modes under the same faults.")

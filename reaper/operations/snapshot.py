@@ -63,16 +63,14 @@ async def take_snapshot(
     return replace(snapshot, groups=await _read_groups(client, keys_of(pairs), snapshot))
 
 
-def choose(known: Sequence[str], replicas: Iterable[Replica]) -> list[str]:
+def choose(known: Sequence[str], replicas: Sequence[Replica]) -> list[str]:
     """Return the groups to read: all of a few, or those that the replicas report as worst."""
     if len(known) <= FEW_GROUPS:
         return list(known)
-    reports = [(report, replica.at_ms) for replica in replicas for report in replica.groups.values()]
-    at_ms = max((at_ms for _, at_ms in reports), default=0)
-    first = [report.group for report in worst((report for report, _ in reports), at_ms, len(reports))]
-    there = set(known)
-    chosen = [pair for pair in dict.fromkeys(first) if pair in there][:MOST_WORST]
-    return sorted(chosen or known[:MOST_WORST])
+    reports = {pair: report for replica in replicas for pair, report in replica.groups.items()}
+    at_ms = max((replica.at_ms for replica in replicas), default=0)
+    chosen = {report.group for report in worst((reports[pair] for pair in known if pair in reports), at_ms)}
+    return [pair for pair in known if pair in chosen] or list(known[:MOST_WORST])
 
 
 async def look_at_namespace(client: Redis, keys: NamespaceKeys, server: str = "") -> Snapshot:

@@ -26,8 +26,7 @@ from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.tasks import Chores
 from reaper.wheel import SLOT_S, Alarm
-from workers.protocol.calls.group_load import group_names
-from workers.protocol.calls.group_moves import Authority, DueMoves
+from workers.protocol.calls.group_moves import Authority, DueMoves, group_names
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of

@@ -14,8 +14,7 @@ from reaper.lease import Taken
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.group_moves import DueMoves
-from workers.protocol.calls.recovery import Outcome, Recovered
+from workers.protocol.calls.group_moves import DueMoves, Outcome, Recovered
 from workers.protocol.calls.refusals import RecoveryWait, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error

@@ -15,8 +15,7 @@ from reaper.lease import PAGE, GroupLease, Taken
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.group_moves import Authority, DueMoves
-from workers.protocol.calls.recovery import Outcome, Recovered
+from workers.protocol.calls.group_moves import Authority, DueMoves, Outcome, Recovered
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import CLAIM_READY_MS, Pending, Redelivery
 from workers.runtime.clock import monotonic_ms

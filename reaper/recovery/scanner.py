@@ -20,10 +20,10 @@ from reaper.failpoints import failpoint
 from reaper.recovery.false_recoveries import FalseRecoveries
 from reaper.recovery.timers import Timers
 from workers.protocol.keys import NOBODY
-from workers.protocol.messages import CLAIM_READY_MS, LAST_ENTRY_ID
+from workers.protocol.messages import CLAIM_READY_MS
 from workers.runtime.clock import monotonic_ms
 
-FIRST, LAST = b"-", b"+"
+FIRST = b"-"
 MOST_GONE = 200_000
 """So many entries are remembered of those that were settled between two full scans."""
 LATEST_BYTES = 40_000
@@ -113,7 +113,7 @@ class Scanner:
             finally:
                 self.page_ends()
             entries += len(rows)
-            if len(rows) < self.page or rows[-1][0] == LAST_ENTRY_ID:
+            if len(rows) < self.page:
                 return entries
             start = _behind(rows)  # not `after`: a tick may have come meanwhile
 
@@ -162,6 +162,5 @@ class Scanner:
 
 
 def _behind(rows: Sequence[Any]) -> bytes:
-    """Return where the page behind ``rows`` begins. Redis rejects a range behind the last possible ID."""
-    entry_id: bytes = rows[-1][0]
-    return LAST if entry_id == LAST_ENTRY_ID else b"(" + entry_id
+    """Return where the page behind ``rows`` begins."""
+    return b"(" + bytes(rows[-1][0])

@@ -14,7 +14,7 @@ from reaper.recovery.scanner import Scanner
 from reaper.recovery.timers import Timers
 from reaper.recovery.writer import GroupWriter
 from reaper.tasks import Chores
-from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
+from workers.protocol.calls.group_moves import ENDED, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.messages import Redelivery, entry_order
 from workers.runtime.clock import monotonic_ms

@@ -8,7 +8,7 @@ from time import perf_counter
 from opentelemetry import metrics
 
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.recovery import ENDED, Recovered
+from workers.protocol.calls.group_moves import ENDED, Recovered
 from workers.protocol.messages import RecoveryMode
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry

@@ -12,8 +12,7 @@ from redis.asyncio import Redis
 from reaper.context import ReplicaContext
 from reaper.failpoints import failpoint
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves
-from workers.protocol.calls.recovery import Outcome, Recovered
+from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves, Outcome, Recovered
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind
 from workers.protocol.messages import text, whole_number
 from workers.protocol.scripts import load_script

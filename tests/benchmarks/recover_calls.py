@@ -13,8 +13,7 @@ from tests.benchmarks import server_load
 from tests.benchmarks.figures import Result, Row, at_most
 from tests.benchmarks.stage import open_stage, result_of, server_knows_claim
 from tests.benchmarks.streams import create_group, server_ms, strand
-from workers.protocol.calls.group_moves import Authority, GroupMoves
-from workers.protocol.calls.recovery import Recovery
+from workers.protocol.calls.group_moves import Authority, GroupMoves, Recovery
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import Redelivery

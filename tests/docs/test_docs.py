@@ -13,7 +13,7 @@ import pytest
 
 import reaper as reaper_package
 import workers as workers_package
-from reaper.cli.lazy import LazyGroup
+from reaper.cli.lazy import LazyCommand
 from reaper.cli.main import main as reaper
 from reaper.pipeline.settings import PipelineSettings
 from reaper.settings import ReaperSettings
@@ -68,7 +68,7 @@ def _command_of(program: str, words: list[str]) -> tuple[list[str], set[str]]:
         found = command.get_command(click.Context(command), words[0])
         if found is None:
             break
-        command = command.imported(words[0], found) if isinstance(command, LazyGroup) else found
+        command = found.imported() if isinstance(found, LazyCommand) else found
         names.append(words.pop(0))
     return names, {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
 

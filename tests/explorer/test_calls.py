@@ -7,7 +7,8 @@ from redis.asyncio import Redis
 
 from tests.explorer.board import Board
 from tests.explorer.hands import A, B
-from workers.protocol.calls.group_moves import NO_LEASE, Authority, DueMoves, GroupMoves
+from workers.protocol.calls.group_moves import NO_LEASE, Authority, DueMoves, GroupMoves, Recovery
+from workers.protocol.calls.group_moves import Outcome as Recovered
 from workers.protocol.calls.moves import (
     HandlerState,
     HeartbeatAnswer,
@@ -19,8 +20,6 @@ from workers.protocol.calls.moves import (
     SettleResult,
     Verdict,
 )
-from workers.protocol.calls.recovery import Outcome as Recovered
-from workers.protocol.calls.recovery import Recovery
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.keys import group_keys
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import click
 
-from reaper.cli.lazy import LazyGroup
+from reaper.cli.lazy import LazyCommand
 from reaper.cli.main import main as reaper_main
 from workers.cli import main as worker_main
 from workers.protocol.keys import group_keys
@@ -61,7 +61,7 @@ def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Com
 def child_of(group: click.Group, name: str) -> click.Command:
     """Return a command of a group, not what stands for it until it is used."""
     command = group.commands[name]
-    return group.imported(name, command) if isinstance(group, LazyGroup) else command
+    return command.imported() if isinstance(command, LazyCommand) else command
 
 
 ALL = [*commands("reaper", reaper_main), *commands("worker", worker_main)]

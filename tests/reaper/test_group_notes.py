@@ -14,7 +14,7 @@ from reaper.recovery.notes import FALSE_RECOVERY_LOG_S, NAME_CHARS, GroupNotes
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from tests.support.virtual_time import VIRTUAL_TIME
-from workers.protocol.calls.recovery import Outcome, Recovered
+from workers.protocol.calls.group_moves import Outcome, Recovered
 from workers.protocol.messages import Redelivery
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from reaper.recovery.observing import LOOKS, SOONEST_MS, Observer
 from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
 from tests.scripts.scene import Scene
-from workers.protocol.calls.recovery import Outcome
+from workers.protocol.calls.group_moves import Outcome
 from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
 

@@ -9,7 +9,7 @@ from reaper.operations.snapshot import take_snapshot
 from reaper.settings import ReaperSettings
 from tests.scripts.scene import QUARANTINE_SCORE, Scene
 from tests.support.servers import RedisServer
-from workers.protocol.calls.group_load import GroupLoad, look_at_group
+from workers.protocol.calls.group_moves import GroupLoad, look_at_group
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys, namespace_keys
 from workers.runtime.settings import load_settings

@@ -8,7 +8,7 @@ import pytest
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.settings import WatchedGroup
 from workers.loop.telemetry import WorkerTelemetry
-from workers.protocol.calls.recovery import Outcome, Recovered
+from workers.protocol.calls.group_moves import Outcome, Recovered
 from workers.protocol.messages import Redelivery
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments

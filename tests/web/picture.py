@@ -16,14 +16,14 @@ from tests.support.browser import started_browser
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer, free_port, started_server
 from tests.support.waiting import wait_until
-from workers.protocol.calls.group_load import look_at_group
+from workers.protocol.calls.group_moves import look_at_group
 from workers.protocol.connection import commands_client
 from workers.protocol.events import EventName, events_of
 from workers.protocol.keys import group_keys
 
 FILE = ROOT / "docs/images/status-page.png"
 KEYS = group_keys("orders", "billing")
-WIDTH, HEIGHT = 1280, 1360
+WIDTH, HEIGHT = 1280, 1190
 JOBS = 40
 DONE_S = 30.0
 

@@ -152,5 +152,5 @@ def test_a_class_without_a_prefix_is_set_by_flags_alone(monkeypatch: pytest.Monk
     assert given == f"{Spoken(file=Path('x'), count=2, quiet=True)!r}\n"
     help_text = runner.invoke(command, ["--help"]).output
     assert ("A count.  [default: 3]" in help_text, "--config" in help_text, "--no-quiet" in help_text) == (
-        True, False, False,
+        True, False, True,
     )  # fmt: skip

@@ -16,8 +16,7 @@ import anyio
 
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Source
-from workers.protocol.calls.group_moves import GroupMoves
-from workers.protocol.calls.recovery import ENDED, START, Outcome, Recovered
+from workers.protocol.calls.group_moves import ENDED, START, GroupMoves, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import first_of, text
@@ -128,7 +127,7 @@ class Autoclaim(WorkerPart):
                     job, **facts, idle_ms=row.idle_ms, new_entry=text(row.detail), reason="visibility_timeout"
                 )
             case Outcome.DEAD_LETTERED:
-                self._reporter.write_dead_letter(
+                self._reporter.dead_lettered(
                     job,
                     **facts,
                     limit=self._membership.group_settings.max_deliveries,

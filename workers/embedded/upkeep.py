@@ -17,8 +17,7 @@ from redis.exceptions import RedisError
 
 from workers.embedded.autoclaim import RECOVERING, Autoclaim
 from workers.loop.context import WorkerContext, WorkerPart
-from workers.protocol.calls.group_load import look_at_group
-from workers.protocol.calls.group_moves import DueMoves, GroupMoves
+from workers.protocol.calls.group_moves import DueMoves, GroupMoves, look_at_group
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
@@ -65,7 +64,7 @@ class Upkeep(WorkerPart):
         client = notices_client(self._settings.redis_url, self._keys.stream)
         notices = Notices(client)
         notices.add(self.wake, (self._keys.schedule, self._keys.stream_schedule))
-        self._reporter.watches_losses()
+        self._telemetry.lost()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(notices.run)

@@ -87,10 +87,6 @@ def entry_ms(entry_id: bytes | str) -> int:
     return int(text(entry_id).partition("-")[0])
 
 
-LAST_ENTRY_ID = b"18446744073709551615-18446744073709551615"
-"""The last possible entry ID. Redis adds no entry behind it, and rejects a range that begins there."""
-
-
 def is_entry_id(value: str) -> bool:
     """Tell whether ``value`` is an entry ID in full, with two numbers that Redis takes."""
     return _ENTRY_ID.fullmatch(value) is not None and all(int(part) <= LARGEST_PART for part in value.split("-"))

@@ -42,14 +42,11 @@ def end_child(before: int, error: BaseException | None = None) -> None:
     """End this process if it was forked since `FORKS` was ``before``, with the exit code that ``error`` demands."""
     if FORKS[0] == before:
         return
-    code = 0
-    try:
-        code = _code_of(error)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
-    finally:
-        os._exit(code)  # exit handlers, tasks and the locks of threads belong to the parent
+    code = _code_of(error)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code)  # exit handlers, tasks and the locks of threads belong to the parent
 
 
 def _code_of(error: BaseException | None) -> int:

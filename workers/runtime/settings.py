@@ -7,9 +7,9 @@ import os
 import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
-from importlib import import_module
 from numbers import Real
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
@@ -105,8 +105,6 @@ class Settings(BaseSettings):
 
     other_env: ClassVar[frozenset[str]] = frozenset()
     """Environment variables with the prefix that are no settings (the demo's, for example)."""
-    siblings: ClassVar[tuple[str, ...]] = ()
-    """Classes of other programs with the same prefix and file, as ``module:name``. Their settings are valid names."""
 
 
 class Section(Settings):
@@ -127,6 +125,12 @@ class Section(Settings):
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 PREFIX = "REAPER_"
 """The prefix of the environment variables of all our programs."""
+_PROGRAMS = (
+    "reaper.settings:ReaperSettings",
+    "workers.settings:WorkerSettings",
+    "reaper.pipeline.settings:PipelineSettings",
+)
+"""Their settings may stand in one environment and in one file."""
 
 _TLS = {
     "redis_ca_file": "ssl_ca_certs",
@@ -140,11 +144,6 @@ class ProgramSettings(Settings):
     """Base of the settings of `reaper`, `worker` and `reaper pipeline`, which share prefix, file and meanings."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix=PREFIX)
-    siblings: ClassVar[tuple[str, ...]] = (
-        "reaper.settings:ReaperSettings",
-        "workers.settings:WorkerSettings",
-        "reaper.pipeline.settings:PipelineSettings",
-    )
     other_env: ClassVar[frozenset[str]] = frozenset({f"{PREFIX}FAILPOINTS", f"{PREFIX}CONFIG"})
 
     redis_url: str = Field(
@@ -254,6 +253,6 @@ def _check_environment(kind: type[Settings], prefix: str) -> None:
 
 def _all_settings(kind: type[Settings]) -> set[str]:
     """Return the names of all settings that may stand beside those of ``kind``, its own included."""
-    modules = (sibling.partition(":") for sibling in kind.siblings)
-    siblings: list[type[Settings]] = [getattr(import_module(module), name) for module, _, name in modules]
-    return {name for one in (kind, *siblings) for name in one.model_fields}
+    programs = _PROGRAMS if issubclass(kind, ProgramSettings) else ()
+    beside = (resolve_name(program).model_fields for program in programs)
+    return set(kind.model_fields).union(*beside)

@@ -12,7 +12,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from workers.protocol.calls.recovery import Recovered
+from workers.protocol.calls.group_moves import Recovered
 from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE, text
 from workers.telemetry import names as telemetry
 from workers.telemetry.names import Attributes

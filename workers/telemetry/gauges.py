@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from workers.protocol.calls.group_load import GroupLoad
+from workers.protocol.calls.group_moves import GroupLoad
 from workers.protocol.keys import GroupKeys
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry

@@ -19,8 +19,7 @@ from workers.loop.in_flight import RUNNING, Delivery
 from workers.loop.reporting import Counts
 from workers.new_jobs import Fields, NewJob
 from workers.producer import Producer
-from workers.protocol.calls.group_load import GroupLoad, look_at_group
-from workers.protocol.calls.group_moves import QUARANTINE_SCORE
+from workers.protocol.calls.group_moves import QUARANTINE_SCORE, GroupLoad, look_at_group
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import GroupKeys
 from workers.protocol.log_fields import fields

@@ -1,17 +1,22 @@
 """The scripts that act for a whole group. A replica calls them with its lease, embedded workers without one."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeVar
+
+from redis.asyncio import Redis
 
 from workers.protocol.calls import CALL_BYTES, Client, GroupCalls
-from workers.protocol.calls.recovery import Recovery, read_recovery
 from workers.protocol.calls.refusals import Refusal, read_refusal
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import text
 from workers.protocol.scripts import Script, load_script
 
 RECOVER = load_script("workers.protocol", "recover")
 MOVE_DUE = load_script("workers.protocol", "move_due")
 MAINTAIN_GROUP = load_script("workers.protocol", "maintain_group")
+LOOK_AT_GROUP = load_script("workers.protocol", "look_at_group")
 
 PAGE = 500
 """Pending entries that one call of an embedded worker looks at."""
@@ -19,6 +24,9 @@ MOVE_BATCH = 200
 """Due jobs that one call makes ready, of each schedule."""
 QUARANTINE_SCORE = 2**52
 """Quarantined jobs are in the schedule of their group at this score and above, behind every due time."""
+
+START = "-"
+"""The cursor in front of the first entry."""
 
 AnswerT = TypeVar("AnswerT")
 
@@ -34,6 +42,86 @@ class Authority:
 
 NO_LEASE = Authority()
 """The authority of embedded workers. They hold no lease, and act while recovery of the group is embedded."""
+
+
+class Outcome(IntEnum):
+    """The fate of one delivery."""
+
+    GONE = 0
+    """It is not pending any more."""
+    REDELIVERED = 1
+    QUARANTINED = 2
+    DEAD_LETTERED = 3
+    NOT_DUE = 4
+    LOST_PAYLOAD = 5
+    HELD = 6
+    """It cannot be copied."""
+    PUT_OFF = 7
+
+
+ENDED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED, Outcome.DEAD_LETTERED})
+"""The delivery was ended for its consumer."""
+_OUTCOMES = {
+    b"recovered": Outcome.REDELIVERED,
+    b"quarantined": Outcome.QUARANTINED,
+    b"dead_lettered": Outcome.DEAD_LETTERED,
+    b"lost_payload": Outcome.LOST_PAYLOAD,
+}
+
+
+class Recovered(NamedTuple):
+    """One delivery's result. ``detail``: the ID of the new entry or dead letter, remaining ms, or a reason."""
+
+    entry_id: bytes
+    outcome: Outcome
+    detail: bytes | int = b""
+    idle_ms: int = 0
+    consumer: bytes = b""
+    job_id: bytes = b""
+    delivery_count: int = 0
+    traced: Sequence[bytes] | None = None
+    """Of a traced job: traceparent, tracestate and generation."""
+
+
+class Recovery(NamedTuple):
+    """The results of a recovery call."""
+
+    next_page: str
+    """Where to go on, '' = all was looked at. Of a replica: the first entry that was put off."""
+    due_in_ms: Sequence[tuple[bytes, int]]
+    """Entries that are not overdue yet."""
+    rows: Sequence[Recovered]
+    """Deliveries that were ended, or had to be held."""
+
+
+def read_recovery(
+    _at_ms: int, next_page: bytes, due: list[Any], held: list[Any], events: list[Any], traced: list[Any]
+) -> Recovery:
+    """Read the answer of ``recover.lua``: events as they are in the journal, and held entries with their reasons."""
+    contexts = {row[0]: row[1:] for row in traced}
+    rows = [row for event in events for row in _rows_of_event(event, contexts)]
+    undeliverable = (
+        Recovered(entry_id, Outcome.HELD, why, consumer=consumer)
+        for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True)
+    )
+    due_in_ms = list(zip(due[::2], due[1::2], strict=True))
+    return Recovery(text(next_page), due_in_ms, [*rows, *undeliverable])
+
+
+def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]]) -> Iterator[Recovered]:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    ids = fields[b"entry"].split(b",")
+    nothing = [b""] * len(ids)
+
+    def column(name: bytes, default: Sequence[bytes] = nothing) -> Sequence[bytes]:
+        return fields[name].split(b",") if name in fields else default
+
+    outcome, consumer, times = _OUTCOMES[fields[b"event"]], fields[b"consumer"], int(fields[b"delivery"])
+    for entry_id, job_id, idle_ms, new_entry in zip(
+        ids, column(b"job", ids), column(b"idle_ms"), column(b"new_entry"), strict=True
+    ):
+        idle = int(idle_ms or -1)
+        yield Recovered(entry_id, outcome, new_entry, idle, consumer, job_id, times, traced.get(entry_id))
 
 
 class DueMoves(NamedTuple):
@@ -73,11 +161,11 @@ class GroupMoves(GroupCalls):
     authority: Authority = NO_LEASE
 
     async def recover(self, client: Client, source: str, ids: Iterable[bytes]) -> Recovery | Refusal:
-        """Recover what of these entries is overdue, as the holder of the lease (``recover.lua``)."""
+        """Recover the overdue ones of these entries, as the holder of the lease (``recover.lua``)."""
         return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, *ids)
 
     async def recover_page(self, client: Client, source: str, *, consumer: str, page: str) -> Recovery | Refusal:
-        """Recover what is overdue on a page, as the embedded worker ``consumer``."""
+        """Recover the overdue entries of a page, as the embedded worker ``consumer``."""
         return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, consumer, page, PAGE)
 
     async def move_due(self, client: Client) -> DueMoves | Refusal:
@@ -104,3 +192,33 @@ class GroupMoves(GroupCalls):
         )
         code, *answer = await script.run(client, *words)
         return read(*answer) if code == b"ok" else read_refusal(code, *answer)
+
+
+class GroupLoad(NamedTuple):
+    """The values of a group for its gauges, in the order of ``look_at_group.lua``."""
+
+    in_flight: int
+    oldest_ready_ms: int
+    """Age of the oldest job that waits to be read; 0 = none does."""
+    oldest_pending_ms: int
+    scheduled: int
+    quarantined: int
+    dead_letters: int
+    paused: int
+    """1 while an operator has paused recovery of the group, else 0."""
+    recovery_waits_ms: int
+    """For how long recovery waits after a gap in the heartbeats."""
+
+
+async def look_at_group(client: Redis, keys: GroupKeys) -> GroupLoad:
+    """Read the values of a group for its gauges (``look_at_group.lua``)."""
+    places = (keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.quarantine, keys.dead, keys.settings)
+    return GroupLoad(*await LOOK_AT_GROUP.run(client, places, (keys.group,)))
+
+
+async def group_names(client: Redis, stream: str) -> set[str]:
+    """Return the names of a stream's consumer groups. A missing stream has no groups."""
+    if not await client.exists(stream):
+        return set()
+    groups: Any = await client.xinfo_groups(stream)
+    return {text(group["name"]) for group in groups}

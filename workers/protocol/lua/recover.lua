@@ -115,7 +115,7 @@ for i, row in ipairs(page) do
   end
 end
 if is_embedded and cursor == '' and #page == tonumber(ARGV[8]) then
-  cursor = page_behind(page[#page][1])
+  cursor = '(' .. page[#page][1]
 end
 if waits_ms > 0 then
   return { 'waits', waits_ms, in_force.gap }

@@ -41,15 +41,9 @@ local function is_after(a, b)
   return tonumber(a_ms) > tonumber(b_ms) or a_ms == b_ms and tonumber(a_n) > tonumber(b_n)
 end
 
--- Returns where the page behind an entry begins, '' = there is none: Redis rejects a range that begins behind the last possible ID.
-local function page_behind(entry_id)
-  return entry_id ~= '18446744073709551615-18446744073709551615' and '(' .. entry_id or ''
-end
-
 -- Returns the entries behind entry ID `id`, as XRANGE does.
 local function entries_behind(key, id, count)
-  local from = page_behind(id)
-  return from == '' and {} or redis.call('XRANGE', key, from, '+', 'COUNT', count)
+  return redis.call('XRANGE', key, '(' .. id, '+', 'COUNT', count)
 end
 
 -- Returns a field of what XINFO tells (names and values in turn), or nil.
