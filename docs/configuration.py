@@ -40,7 +40,7 @@ A setting that is on or off has two flags, for example `--observe` and `--no-obs
 Each program ignores the settings of the other ones, and rejects unknown settings.
 
 A variable that ends in `_FILE` names a file with the value, for example `REAPER_REDIS_URL_FILE`
-([secrets](redis.md#secrets)).
+([secrets](redis.md#secrets)). The variable with the value itself is stronger.
 
 A duration is a number with a unit (`ms`, `s`, `m`, `h`, `d`): `30s`, `24h`. A number alone is seconds.
 A rate is a number per second.

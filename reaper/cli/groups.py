@@ -45,12 +45,15 @@ _STARTS = {"start": FROM_START, "now": FROM_NOW}
     type=click.Choice(sorted(_STARTS)),
     default="start",
     show_default=True,
-    help="First entry of a new group: the oldest one, or the next one that is added.",
+    help="Where a new group begins: at the oldest entry (start), or at the next one that is added (now).",
 )
 @json_option
 @operator_options
 async def create(groups: Sequence[GroupKeys], begin: str, machine: bool, settings: ReaperSettings) -> None:
-    """Create consumer groups, and streams that do not exist."""
+    """Create consumer groups, and streams that do not exist.
+
+    A group that was destroyed continues behind the last entry that it has received, as far as Redis still has it.
+    """
     async with connected(settings) as (client, _):
         created = {keys.pair: await create_group(client, keys, _STARTS[begin]) for keys in groups}
     lines = (f"{pair}: {'created' if is_new else 'already exists'}" for pair, is_new in created.items())

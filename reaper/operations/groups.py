@@ -18,7 +18,7 @@ from workers.protocol.errors import ConfigurationError, NotPossibleError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_pair
 from workers.protocol.meaning import Meaning, meaning_of
-from workers.protocol.messages import Redelivery, counted, text
+from workers.protocol.messages import Redelivery, counted, entry_order, is_entry_id, text
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
@@ -31,11 +31,15 @@ FROM_START, FROM_NOW = "0", "$"
 async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
     """Create the group, and a stream that is missing. Return False if the group existed.
 
-    ``start`` is `FROM_START` or `FROM_NOW`. Raises ConfigurationError for a pattern, and if the user lacks the
-    permission. Raises redis-py's errors.
+    ``start`` is `FROM_NOW` or `FROM_START`. A group that was destroyed continues at its last known position instead of
+    the start. Raises ConfigurationError for a pattern, and if the user lacks the permission. Raises redis-py's errors.
     """
     if WILDCARD in keys.stream:
         raise ConfigurationError(f"cannot create {keys.pair!r}: it is a pattern. Write patterns in the settings file.")
+    if start == FROM_START and await client.exists(keys.stream):
+        last_id, info = text(await client.hget(keys.settings, "last_id") or b""), await client.xinfo_stream(keys.stream)
+        if is_entry_id(last_id) and entry_order(last_id.encode()) <= entry_order(info["last-generated-id"]):
+            start = last_id
     try:
         await client.xgroup_create(keys.stream, keys.group, start, mkstream=True)
     except RedisError as error:

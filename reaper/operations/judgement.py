@@ -128,7 +128,7 @@ def _of_report(group: GroupState) -> Iterator[Problem]:
         texts = {
             ProblemKind.ERROR: report.error,
             ProblemKind.REFUSED: f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}",
-            ProblemKind.OVERDUE: f"recovery is {duration(report.late_ms)} late. Check recovery_rate. {log}",
+            ProblemKind.OVERDUE: f"recovery is {duration(report.late_ms)} late. {log}",
             ProblemKind.SCAN_TOO_OLD: f"the last scan was {scan_age} old when the holder of the lease reported. {log}",
             ProblemKind.HELD: f"{counted(report.held, 'overdue delivery')} cannot be redelivered. {log}",
         }

@@ -55,6 +55,19 @@ async def test_a_new_group_gets_what_is_in_the_stream_unless_told_otherwise(
     assert len(read or ()) == ready
 
 
+@pytest.mark.parametrize(("last_id", "ready"), [("5-0", 1), ("6-0", 0), ("7-0", 2), ("?", 2)])
+async def test_a_destroyed_group_continues_where_it_was(
+    reaper: Command, client: Redis, last_id: str, ready: int
+) -> None:
+    """A position behind the last entry is of an earlier stream."""
+    for entry_id in ("5-0", "6-0"):
+        await client.xadd("orders", {"order": 17}, id=entry_id)
+    await client.hset("{orders}:group:billing", "last_id", last_id)
+    await reaper("groups", "create", "orders/billing")
+    read = await client.execute_command("XREADGROUP", "GROUP", "billing", "w1", "STREAMS", "orders", ">")
+    assert len(read[0][1] if read else ()) == ready
+
+
 async def test_a_key_that_is_no_stream_is_a_sentence(reaper: Command, client: Redis) -> None:
     await client.set("orders", "something else")
     answer = await reaper("groups", "create", "orders/billing")

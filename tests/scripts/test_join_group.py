@@ -20,7 +20,6 @@ class Joined:
     in_force: tuple[str, str, str, str]
     read_retry: int
     started_at: str
-    groups: int
     mismatch: str
     served_ms: int = 0
     begins: int = 0
@@ -62,10 +61,10 @@ async def join(
             word.max_deliveries, recovery, worker, word.consumer, word.counts_for_ms, word.begins,
         ],
     )  # fmt: skip
-    assert abs(reply[7] - await scene.now_ms()) < 5_000
+    assert abs(reply[6] - await scene.now_ms()) < 5_000
     policy, visibility, limit, mode = (part.decode() for part in reply[:4])
     in_force = (policy, visibility, limit, mode)
-    return Joined(in_force, reply[4], reply[5].decode(), reply[6], reply[8].decode(), reply[9], reply[10])
+    return Joined(in_force, reply[4], reply[5].decode(), reply[7].decode(), reply[8], reply[9])
 
 
 async def words(scene: Scene) -> dict[str, str]:
@@ -95,7 +94,7 @@ def bare(client: Redis) -> Scene:
 
 async def test_the_first_worker_makes_stream_group_and_settings(bare: Scene) -> None:
     joined = await join(bare, policy="stream", visibility_ms=1000, max_deliveries=3)
-    assert joined == Joined(("stream", "1000", "3", "reaper"), 0, "0", 1, "")
+    assert joined == Joined(("stream", "1000", "3", "reaper"), 0, "0", "")
     group_settings = {
         "policy": "stream",
         "visibility_ms": "1000",
@@ -112,7 +111,7 @@ async def test_the_first_worker_makes_stream_group_and_settings(bare: Scene) -> 
 async def test_a_worker_without_wishes_follows_the_group(scene: Scene) -> None:
     await scene.set_settings(policy="stream", visibility_ms=1000, max_deliveries=5, recovery="reaper")
     before = await scene.state()
-    assert await join(scene) == Joined(("stream", "1000", "5", "reaper"), 0, "", 1, "")
+    assert await join(scene) == Joined(("stream", "1000", "5", "reaper"), 0, "", "")
     settings = before[scene.keys.settings] | {"member:w1.1": "now,"}
     assert await scene.state() == before | {scene.keys.settings: settings}
 
@@ -220,11 +219,6 @@ async def test_the_retry_stream_is_read_and_has_its_group(scene: Scene, reason: 
     assert (await scene.state())["{orders}:retry:billing"]["billing"] == []
 
 
-async def test_several_groups_are_counted(scene: Scene) -> None:
-    await scene.client.xgroup_create("orders", "audit", "0")
-    assert (await join(scene)).groups == 2
-
-
 @pytest.mark.parametrize("broken", ["stream", "retry"])
 async def test_a_key_that_is_no_stream_is_an_error(bare: Scene, broken: str) -> None:
     await bare.client.set(getattr(bare.keys, broken), "in the way")
@@ -236,7 +230,7 @@ async def test_a_worker_can_join_when_memory_is_full(bare: Scene) -> None:
     await bare.fill_memory()
     joined = await join(bare, policy="retry-stream")
     await bare.free_memory()
-    assert joined == Joined(("retry-stream", "30000", "3", "reaper"), 1, "0", 1, "")
+    assert joined == Joined(("retry-stream", "30000", "3", "reaper"), 1, "0", "")
 
 
 async def test_a_consumer_that_holds_nothing_is_deleted_and_one_that_holds_something_is_not(scene: Scene) -> None:

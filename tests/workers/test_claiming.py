@@ -45,11 +45,8 @@ def a_reader(redis: Redis, redelivery: Redelivery = Redelivery.IN_PLACE) -> tupl
     source = Source("orders", "orders", inf, None)
     group_settings = GroupSettings(redelivery, timedelta(seconds=30), 3, RecoveryMode.REAPER, reads_retries=False)
 
-    def delivery(source: Source, entry_id: bytes, flat: Any, times: int, asked_at: float) -> Delivery:
-        return Delivery(source, entry_id, flat, times, 3, 0, asked_at)
-
     reader._membership = SimpleNamespace(
-        group_settings=group_settings, both=(source,), sources=(source,), now_ms=lambda: 0, delivery=delivery
+        group_settings=group_settings, both=(source,), sources=(source,), now_ms=lambda: 0
     )
     reader._settings = WorkerSettings(stream="orders", group="billing")
     reader._moves = Moves(reader._settings.keys, 0, "w1")

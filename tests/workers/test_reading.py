@@ -106,7 +106,7 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
         await through.mend()
         await wait_for_settled(worker, 2)
 
-    assert [report.facts["part"] for report in reports] == ["reading"]
+    assert len(reports) == 1  # of the part that sees it first
     assert caplog.text.count("cannot reach Redis") == 1
     assert caplog.text.count("Redis answers again") == 1
 

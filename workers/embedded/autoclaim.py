@@ -127,7 +127,7 @@ class Autoclaim(WorkerPart):
                     job, **facts, idle_ms=row.idle_ms, new_entry=text(row.detail), reason="visibility_timeout"
                 )
             case Outcome.DEAD_LETTERED:
-                self._reporter.write_dead_letter(
+                self._reporter.dead_lettered(
                     job,
                     **facts,
                     limit=self._membership.group_settings.max_deliveries,

@@ -64,7 +64,7 @@ class Upkeep(WorkerPart):
         client = notices_client(self._settings.redis_url, self._keys.stream)
         notices = Notices(client)
         notices.add(self.wake, (self._keys.schedule, self._keys.stream_schedule))
-        self._reporter.watches_losses()
+        self._telemetry.lost()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(notices.run)

@@ -6,7 +6,6 @@ deliveries whose read had no answer are read again, page by page, when slots are
 
 import logging
 import re
-from collections import deque
 from dataclasses import dataclass
 
 from workers.loop.context import WorkerContext, WorkerPart
@@ -42,7 +41,7 @@ class Adoption(WorkerPart):
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self._moves = context.moves
-        self._sweeps: deque[Sweep] = deque()
+        self._sweeps: list[Sweep] = []
         self._not_before = 0.0
 
     # ---- plans
@@ -66,15 +65,10 @@ class Adoption(WorkerPart):
                     self._sweeps.append(Sweep(source, owner))
 
     def take_stock(self) -> None:
-        """Plan to scan for our own unknown deliveries in each stream that is there."""
+        """Plan to scan for our own unknown deliveries in each stream that is there, first and from its start."""
         sources = self._membership.sources
-        self._sweeps = deque(sweep for sweep in self._sweeps if sweep.source in sources)
-        for source in sources:
-            ours = next((one for one in self._sweeps if one.owner == self._consumer and one.source is source), None)
-            if ours is None:
-                ours = Sweep(source, self._consumer)
-                self._sweeps.appendleft(ours)
-            ours.start = START  # an earlier entry can be ours by now
+        others = [one for one in self._sweeps if one.owner != self._consumer and one.source in sources]
+        self._sweeps = [*(Sweep(source, self._consumer) for source in sources), *others]
 
     def put_off(self, pause_s: float) -> None:
         """Pause, because Redis rejected a call. Then scan again."""
@@ -100,10 +94,11 @@ class Adoption(WorkerPart):
             most=room if is_ours else 0,
             page=sweep.start,
         )
-        if not sweep.start and sweep in self._sweeps:
+        if not sweep.start:
             self._sweeps.remove(sweep)
+        limit, now_ms = self._membership.group_settings.max_deliveries, self._membership.now_ms()
         return [
-            self._membership.delivery(sweep.source, entry_id, flat, times, asked_at)
+            Delivery(sweep.source, entry_id, flat, times, limit, now_ms, asked_at)
             for (entry_id, flat), times in found
             if not sweep.source.comes_again(entry_id, times, asked_at)
         ]

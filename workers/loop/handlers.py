@@ -99,9 +99,7 @@ def is_async(handler: Handler) -> bool:
 async def come_to(answer: object) -> object:
     """Return the outcome of a handler's ``answer``, after awaiting it if possible.
 
-    The class of an exception becomes an instance.
-
-    Raises what is raised on the way, and UnusableAnswerError for a generator, or a class that needs arguments.
+    Raises what is raised on the way, and UnusableAnswerError for a generator, or the class of an exception.
     """
     while True:
         if isinstance(answer, concurrent.futures.Future):
@@ -115,13 +113,6 @@ async def come_to(answer: object) -> object:
         raise UnusableAnswerError(
             "the handler returned a generator, which has not run. Iterate over it in the handler."
         )
-    return _made(answer) if isinstance(answer, type) and issubclass(answer, BaseException) else answer
-
-
-def _made(kind: type[BaseException]) -> BaseException:
-    try:
-        return kind()
-    except Exception as error:
-        raise UnusableAnswerError(
-            f"the handler returned the class {kind.__qualname__}, which needs arguments. Raise or return an instance."
-        ) from error
+    if isinstance(answer, type) and issubclass(answer, BaseException):
+        raise UnusableAnswerError(f"the handler returned the class {answer.__qualname__}. Raise or return an instance.")
+    return answer

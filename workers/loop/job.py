@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum, auto
 from math import inf
 from typing import Any, NoReturn, Protocol, TypeVar, overload
 
@@ -31,12 +30,8 @@ _TOKEN_MASK = (1 << _TOKEN_BITS) - 1
 
 
 DefaultT = TypeVar("DefaultT")
-
-
-class _No(Enum):
-    """The default of a missing argument, because None is a valid value."""
-
-    DEFAULT = auto()
+_NO_DEFAULT: Any = object()
+"""Stands for a missing argument, because None is a valid default."""
 
 
 class Origin(Protocol):
@@ -167,7 +162,7 @@ class Job:
     def text(self, name: str) -> str: ...
     @overload
     def text(self, name: str, default: DefaultT) -> str | DefaultT: ...
-    def text(self, name: str, default: object = _No.DEFAULT) -> object:
+    def text(self, name: str, default: object = _NO_DEFAULT) -> object:
         """Return a field as text. A repeated name has its last value.
 
         Args:
@@ -180,7 +175,7 @@ class Job:
         value = self._value(name, default)
         return self._decoded(name, value) if isinstance(value, bytes) else default
 
-    def json(self, name: str | None = None, default: object = _No.DEFAULT) -> Any:
+    def json(self, name: str | None = None, default: object = _NO_DEFAULT) -> Any:
         """Return the parsed JSON of a field. A repeated name has its last value.
 
         Args:
@@ -205,7 +200,7 @@ class Job:
         """Return the value of a user's field, or None where it is missing and ``default`` stands in for it."""
         encoded = name.encode("utf-8", "surrogateescape")
         value = None if encoded.startswith(RESERVED_PREFIX) else self.value_of(encoded)
-        if value is None and default is _No.DEFAULT:
+        if value is None and default is _NO_DEFAULT:
             raise InvalidFieldError(f"field {name!r} of job {self.id} is missing: the job has {self._listed()}.")
         return value
 

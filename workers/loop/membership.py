@@ -2,13 +2,12 @@
 
 import logging
 import random
-from collections.abc import Sequence
 from math import inf
 
 import anyio
 from redis.exceptions import RedisError
 
-from workers.loop.in_flight import Delivery, Source
+from workers.loop.in_flight import Source
 from workers.loop.notifier import Notifier
 from workers.loop.reporting import Reporter
 from workers.protocol.calls.membership import (
@@ -69,7 +68,7 @@ class Membership:
         self._clock_offset_ms = 0.0
         self.timeout_changed = -inf
         """When the visibility timeout changed last, on the monotonic clock. Read in another thread."""
-        self._mismatch, self._groups = "", 1
+        self._mismatch = ""
         self._served_s = 0.0
         self.joined = Notifier()
         self.joins = 0
@@ -124,13 +123,6 @@ class Membership:
         """Read the group settings now, because there is a sign that they have changed."""
         self._again.set()
 
-    def delivery(
-        self, source: Source, entry_id: bytes, flat: Sequence[bytes], times_delivered: int, asked_at: float
-    ) -> Delivery:
-        """Make a delivery of the answer to a call that was sent at ``asked_at``, on the monotonic clock."""
-        limit = self.group_settings.max_deliveries
-        return Delivery(source, entry_id, flat, times_delivered, limit, self.now_ms(), asked_at)
-
     def shows_from(self, now: float) -> float:
         """Return the moment since which a heartbeat allows a job to begin."""
         return now - self.visibility_s * OLD
@@ -163,12 +155,6 @@ class Membership:
         if joined.mismatch and joined.mismatch != self._mismatch:
             logger.warning("group settings override this worker: %s", fields(group=pair, differences=joined.mismatch))
         self._mismatch = joined.mismatch
-        groups = joined.groups if self._settings.delete_settled else 1
-        if groups > max(self._groups, 1):
-            logger.warning(
-                "delete_settled has no effect, the stream has several groups: %s", fields(group=pair, groups=groups)
-            )
-        self._groups = groups
 
     def _until_next_join_s(self) -> float:
         """Return the refresh interval, or less if the lease of the group's reaper ends before."""

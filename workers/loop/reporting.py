@@ -109,21 +109,8 @@ class Reporter:
         )
         self._call_back("held", job, why=why)
 
-    def dead_lettered(self, job: Job, verdict: Verdict, dead_letter: str, limit: int) -> None:
-        """Report that a delivery of ours ended as a dead letter."""
-        self.write_dead_letter(
-            job.id,
-            entry=job.entry_id,
-            delivery=job.deliveries,
-            limit=limit,
-            consumer=self._consumer,
-            reason=verdict.reason,
-            error=verdict.error,
-            dead_letter=dead_letter,
-        )
-
-    def write_dead_letter(self, job_id: str, *, limit: int, **facts: Any) -> None:
-        """Write the log line of a dead letter. ``facts`` as in the journal."""
+    def dead_lettered(self, job_id: str, *, limit: int, **facts: Any) -> None:
+        """Report a dead letter. ``facts`` as in the journal."""
         self.counts.dead_lettered += 1
         logger.error(
             "job dead-lettered: %s",  # as in `reaper.recovery.notes`, so that one alert finds both
@@ -167,8 +154,7 @@ class Reporter:
 
     def recovered(self, job_id: str, **facts: Any) -> None:
         """Report that a stalled delivery was made ready again. ``facts`` as in the journal."""
-        if self._callbacks.wants("recovered"):
-            self._callbacks.report("recovered", **self._group(), job=job_id, **facts)
+        self._callbacks.report("recovered", **self._group(), job=job_id, **facts)
 
     def taken_back(self, number: int) -> None:
         """Report vanished deliveries that are ours again."""
@@ -184,10 +170,6 @@ class Reporter:
             "entry was deleted while pending, its payload is lost: %s", fields(group=self._keys.pair, entry=entry_id)
         )
         self._callbacks.report("error", part="recovering", error=f"lost_payload: entry {entry_id} of {source}")
-
-    def watches_losses(self) -> None:
-        """Note that this worker reports destroyed groups from now on."""
-        self._telemetry.lost()
 
     def group_was_lost(self) -> None:
         """Report that the group was destroyed and made again, or that all of its consumers were deleted."""
@@ -210,8 +192,7 @@ class Reporter:
     def _call_back(self, event: WorkerEvent, job: Job, **more: Any) -> None:
         """Report a delivery to the callbacks of ``event``."""
         if self._callbacks.wants(event):
-            about = {"job": job.id, "entry": job.entry_id, "consumer": self._consumer, "delivery": job.deliveries}
-            self._callbacks.report(event, **self._group(), **about, generation=job.generation, **more)
+            self._callbacks.report(event, **self._delivery(job) | self._group(), generation=job.generation, **more)
 
     def _group(self) -> dict[str, str]:
         return {"stream": self._keys.stream, "group": self._keys.group}

@@ -76,13 +76,12 @@ class Runner(WorkerPart):
             else:
                 verdict = await execute(self._invoke, job, self._backoff, runner)
         except BaseException as error:  # noqa: BLE001 - raised again, unless the job alone was cancelled
-            verdict = self._after(job, error)
-        else:
-            if job.interruption is not None:
-                job.take_back_cancellation()
+            [verdict] = self._after((job,), error)
         finally:
             if timer is not None:
                 timer.cancel()
+        if job.interruption is not None:
+            job.take_back_cancellation()
         job.runner = None  # an interruption from now on has no handler to cancel, and leaves the runner intact
         if job.interruption is not None or self.hands_back:
             verdict = self._reconsidered(job, verdict, was_told_to_stop=_is_cancelling(runner))
@@ -136,7 +135,7 @@ class Runner(WorkerPart):
             with self._telemetry.running(jobs) if self._telemetry.traces else nullcontext():
                 return await batch.call.execute(jobs, self._backoff, runner)
         except BaseException as error:  # noqa: BLE001 - raised again, unless the jobs alone were cancelled
-            return self._after_batch(jobs, error)
+            return self._after(jobs, error)
         finally:
             if timer is not None:
                 timer.cancel()
@@ -192,56 +191,36 @@ class Runner(WorkerPart):
         )
         return interrupted(job) if is_void else verdict
 
-    def _after(self, job: Delivery, error: BaseException) -> Verdict | None:
-        """Conclude a job without an outcome, after the runner was cancelled, or the handler exited.
+    def _after(self, jobs: Sequence[Delivery], error: BaseException) -> Sequence[Verdict | None]:
+        """Conclude jobs without outcomes, after the runner was cancelled, or the handler exited.
 
-        Raises HandlerExitError after an exit, because SystemExit itself would break the event loop before the jobs are
-        settled.
+        Raises what ends the runner. That is HandlerExitError after an exit, because SystemExit itself would break the
+        event loop before the jobs are settled. A handler that cancels the task it runs in has failed. The cancellation
+        is not taken back, because others may be on their way, and the runner is given up anyway.
         """
-        if isinstance(error, asyncio.CancelledError):
-            return self._after_cancellation(job, error)
         exits = exits_in(error)
-        if not exits:
-            raise error  # the coroutine is thrown away
+        if exits:
+            for job in jobs:
+                self._conclude_exited(job, exits[0])
+            raise HandlerExitError(self._reporter.exited(jobs[0], exits[0])) from exits[0]
+        if isinstance(error, asyncio.CancelledError):
+            if self._is_ending():
+                for job in jobs:
+                    self._conclude_cancelled(job)
+            elif any(job.interruption is not None for job in jobs):
+                return [None] * len(jobs)
+            elif jobs[0].runner is not None:
+                return [judge(job, error, self._backoff) for job in jobs]
+        raise error
+
+    def _conclude_exited(self, job: Delivery, error: BaseException) -> None:
         job.runner = None
         if self.hands_back:
             self._conclude_cancelled(job)
         elif job.interruption is not Interruption.LOST:
-            kind = type(exits[0]).__qualname__
-            verdict = failed(job, describe(exits[0]), self._backoff, traceback=trace_of(exits[0]), exception=kind)
+            kind = type(error).__qualname__
+            verdict = failed(job, describe(error), self._backoff, traceback=trace_of(error), exception=kind)
             self._settlements.add(job, verdict, job.started, monotonic())
-        raise HandlerExitError(self._reporter.exited(job, exits[0])) from exits[0]
-
-    def _after_cancellation(self, job: Delivery, error: asyncio.CancelledError) -> Verdict | None:
-        """Return the settlement of a job whose runner was cancelled. Raise if the runner has to end.
-
-        A handler that cancels the task it runs in has failed. The cancellation is not taken back, because others may be
-        on their way, and the runner is given up anyway.
-        """
-        if self._is_ending():
-            self._conclude_cancelled(job)
-            raise error
-        if job.interruption is not None:
-            job.take_back_cancellation()
-            return None
-        if job.runner is None:
-            raise error
-        return judge(job, error, self._backoff)
-
-    def _after_batch(self, jobs: Sequence[Delivery], error: BaseException) -> Sequence[Verdict | None]:
-        """Conclude the jobs of a batch without outcomes, as `_after` does with one job."""
-        was_told_to_stop = any(job.interruption is not None for job in jobs)
-        if isinstance(error, asyncio.CancelledError) and was_told_to_stop and not self._is_ending():
-            return [None] * len(jobs)
-        verdicts, raised = list[Verdict | None](), None
-        for job in jobs:
-            try:
-                verdicts.append(self._after(job, error))
-            except BaseException as last:  # noqa: BLE001 - each job is concluded before it is raised
-                raised = last
-        if raised is not None:
-            raise raised
-        return verdicts
 
     def _conclude_cancelled(self, job: Delivery) -> None:
         """Return a cancelled job, if the drain deadline has passed."""

@@ -236,8 +236,16 @@ class Settlements(WorkerPart):
             case SettleResult.LOST:
                 self._reporter.lost(job, verdict)
             case SettleResult.DEAD:
-                limit = self._membership.group_settings.max_deliveries
-                self._reporter.dead_lettered(job, verdict, settled.detail, limit)
+                self._reporter.dead_lettered(
+                    job.id,
+                    entry=job.entry_id,
+                    delivery=job.deliveries,
+                    limit=self._membership.group_settings.max_deliveries,
+                    consumer=self._consumer,
+                    reason=verdict.reason,
+                    error=verdict.error,
+                    dead_letter=settled.detail,
+                )
             case SettleResult.HELD:
                 job.source.kept.add(job.raw_entry_id)
                 self._reporter.held(job, verdict, settled.detail)

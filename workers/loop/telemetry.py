@@ -4,14 +4,13 @@ A job that its producer's trace does not sample costs a look at one field. The s
 and is exported after its settlement, with the outcome.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from time import time_ns
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
-from opentelemetry.util.types import AttributeValue
 
 from workers.loop.execution import REASON_TIMEOUT
 from workers.loop.in_flight import Delivery
@@ -40,7 +39,6 @@ class WorkerTelemetry:
         self._settle = telemetry.common(telemetry.SETTLE, telemetry.SETTLE, self._stream, self._group)
         self._labels = labels_of(settings.keys)
         self._shown = ExitStack()
-        self._of_results: dict[str, Mapping[str, AttributeValue]] = {"": self._process}
 
     def watch_refusals(self, refused: Callable[[], int]) -> None:
         """Show how many parts of the worker Redis has ``refused``, until `close`."""
@@ -75,7 +73,7 @@ class WorkerTelemetry:
     def scanned(self, took_s: float) -> None:
         """Measure a scan of the pending entries."""
         if self._measures:
-            instruments.SCAN_DURATION.record(took_s, self._labels | {telemetry.SCAN: "full"})
+            instruments.SCAN_DURATION.record(took_s, self._labels)
 
     # ---- running
 
@@ -133,15 +131,9 @@ class WorkerTelemetry:
             if verdict.outcome is Outcome.ACK:
                 record(run_ms / 1000, plain)
             elif verdict.outcome is not Outcome.HAND_BACK:
-                record(run_ms / 1000, self._failed_as(error_type(verdict)))
+                record(run_ms / 1000, plain | {telemetry.ERROR_TYPE: error_type(verdict)})
         if rejected:
             instruments.WRITES_REFUSED.add(rejected, self._labels)
-
-    def _failed_as(self, error: str) -> Mapping[str, AttributeValue]:
-        labels = self._of_results.get(error)
-        if labels is None:
-            labels = self._of_results[error] = self._process | {telemetry.ERROR_TYPE: error}
-        return labels
 
 
 def _context_of(job: Delivery) -> SpanContext | None:

@@ -57,8 +57,6 @@ class Joined:
     group_settings: GroupSettings
     created_at: str
     """Where the group begins, if it was made by this call."""
-    groups: int
-    """Groups of the stream."""
     server_ms: int
     mismatch: str
     """In what the worker's settings differ."""
@@ -98,7 +96,7 @@ async def join_group(
             name, consumer, counts_for_ms, int(begins),
         ),
     )  # fmt: skip
-    created_at, groups, server_ms, mismatch, served_ms, is_first = rest
+    created_at, server_ms, mismatch, served_ms, is_first = rest
     group_settings = GroupSettings(
         redelivery=_POLICIES.get(text(policy), assumed.redelivery),
         visibility_timeout=timedelta(milliseconds=whole_number(visibility, 0) or assumed.visibility_ms),
@@ -106,7 +104,7 @@ async def join_group(
         recovery=_RECOVERIES.get(text(mode), recovery),
         reads_retries=reads_retries == 1,
     )
-    return Joined(group_settings, text(created_at), groups, server_ms, text(mismatch), served_ms, is_first == 1)
+    return Joined(group_settings, text(created_at), server_ms, text(mismatch), served_ms, is_first == 1)
 
 
 async def delete_consumers(client: Redis, source: str, keys: GroupKeys, consumers: Sequence[str]) -> None:

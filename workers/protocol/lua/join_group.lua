@@ -15,7 +15,7 @@
 -- ARGV[14] '1' = the worker begins, and holds nothing
 --
 -- Returns {policy, visibility_ms, max_deliveries, recovery, retry stream is to be read (1|0), start ID of the group if it was created now
--- ('' if not), groups of the stream, server time in ms, how the worker's settings differ (''), of an embedded worker: ms until the
+-- ('' if not), server time in ms, how the worker's settings differ (''), of an embedded worker: ms until the
 -- lease may be free (0 = it is), and whether recovery by workers begins with this call (1|0)}.
 -- Raises WRONGTYPE where the stream's key holds something else, and, of a worker that begins, what Redis says of a command that heartbeats
 -- need and may not have.
@@ -93,4 +93,4 @@ if read_retry then
   end
 end
 return { in_force[1], in_force[2], in_force[3], in_force[4], read_retry and 1 or 0, created and start or '',
-  #redis.call('XINFO', 'GROUPS', stream), at, mismatch, served_ms, begins and 1 or 0 }
+  at, mismatch, served_ms, begins and 1 or 0 }
