@@ -77,4 +77,4 @@ class GroupTelemetry:
         began = perf_counter()
         yield
         if telemetry.is_measuring():
-            instruments.SCAN_DURATION.record(perf_counter() - began, self._labels | {telemetry.SCAN: "full"})
+            instruments.SCAN_DURATION.record(perf_counter() - began, self._labels)

@@ -73,7 +73,7 @@ class WorkerTelemetry:
     def scanned(self, took_s: float) -> None:
         """Measure a scan of the pending entries."""
         if self._measures:
-            instruments.SCAN_DURATION.record(took_s, self._labels | {telemetry.SCAN: "full"})
+            instruments.SCAN_DURATION.record(took_s, self._labels)
 
     # ---- running
 

@@ -35,8 +35,6 @@ NAMESPACE = "reaper.namespace"
 PATTERN = "reaper.pattern"
 """The pattern that found a group. With many groups it stands for stream and group."""
 PROBLEM = "reaper.problem"
-SCAN = "reaper.scan"
-"""A scan's kind: full, or tail."""
 
 SEND, RECEIVE, PROCESS, RECOVER = "send", "receive", "process", "recover"
 SETTLE = "settle"
