@@ -321,14 +321,14 @@ async def test_fields_that_are_no_numbers_are_no_beat(timed: Timed, fields: dict
     [
         (RecoveryWait(12_000, 41_000), "recovery waits 12 s: no heartbeat could be served for 41 s"),
         (RecoveryWait(1_500, 900), "recovery waits 1.5 s: no heartbeat could be served for 0.9 s"),
-        (RecoveryWait(12_000, 0), "recovery waits 12 s: heartbeats of this group began only recently"),
+        (RecoveryWait(12_000, 0), "recovery waits 12 s: no heartbeat could be served in this group before"),
         (
             RecoveryWait(30_000, 41_000, has_ended=False),
             "recovery waits 30 s after the next heartbeat: none was served for 41 s",
         ),
         (
             RecoveryWait(30_000, 0, has_ended=False),
-            "recovery waits 30 s after the next heartbeat: none was served in this group yet",
+            "recovery waits 30 s after the next heartbeat: none was served in this group before",
         ),
     ],
 )

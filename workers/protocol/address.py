@@ -47,7 +47,7 @@ OPTIONS = {
 
 _SECRET = frozenset({"username", "password", "ssl_password"}) | _SENTINELS
 _PORT, _SENTINEL_PORT = 6379, 26379
-_DATABASE = re.compile(r"/?\d*", re.ASCII)
+_DATABASE = re.compile(r"\d*", re.ASCII)
 _HOST = re.compile(r"(?P<host>\[[0-9A-Za-z:.%]+\]|[\w.-]+)(:(?P<port>[0-9]{1,5}))?")
 _LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?!:KEY@|\[\[user\])[^\s'\"<>]*@", re.IGNORECASE)
 
@@ -108,25 +108,16 @@ def parse_address(url: str) -> Address:
     if len(found) > 1 and not kind:
         raise AddressError("several hosts need redis+sentinel:// or redis+cluster://")
     query = _options_of(scheme, parts.query)
-    if not kind:
-        if scheme != "unix" and not _DATABASE.fullmatch(parts.path):
-            raise AddressError("the part after the host must be the number of a database")
-        return Address(Topology.SINGLE, url, scheme == "rediss")
-    for_sentinels = {name.removeprefix("sentinel_"): query.pop(name) for name in sorted(_SENTINELS & query.keys())}
-    master, database = _master_of(parts.path) if kind == "sentinel" else ("", parts.path.strip("/"))
-    if not _DATABASE.fullmatch(database):
-        raise AddressError("the part after the hosts must be the number of a database")
+    master, database = _master_of(parts.path) if kind == "sentinel" else ("", parts.path.removeprefix("/"))
+    if scheme != "unix" and not _DATABASE.fullmatch(database):
+        raise AddressError("the part after the host must be the number of a database")
     if kind == "cluster" and database not in ("", "0"):
         raise AddressError("a cluster has only database 0")
-    options = f"?{urlencode(query)}" if query else ""
-    return Address(
-        Topology(kind),
-        f"{protocol}://{login}{at}placeholder/{database}{options}",
-        protocol == "rediss",
-        found,
-        master,
-        for_sentinels,
-    )
+    if not kind:
+        return Address(Topology.SINGLE, url, scheme == "rediss")
+    for_sentinels = {name.removeprefix("sentinel_"): query.pop(name) for name in sorted(_SENTINELS & query.keys())}
+    node = f"{protocol}://{login}{at}placeholder/{database}" + (f"?{urlencode(query)}" if query else "")
+    return Address(Topology(kind), node, protocol == "rediss", found, master, for_sentinels)
 
 
 def with_options(url: str, options: Mapping[str, str]) -> str:

@@ -85,7 +85,8 @@ class _Source:
             credentials = credentials_of(url)
         self._class = parsed.pop("connection_class", redis.Connection if in_threads else Connection)
         if credentials:
-            parsed = _without(parsed, "username", "password") | {"credential_provider": credentials}
+            parsed = {name: parsed[name] for name in parsed.keys() - {"username", "password"}}
+            parsed["credential_provider"] = credentials
         self._options: dict[str, Any] = {
             "socket_timeout": timeout_s,
             "socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S),
@@ -100,7 +101,7 @@ class _Source:
 
     def directory(self) -> Directory:
         """Return a directory of the servers that take writes."""
-        return Directory(self.address, _without(self._options, "host", "port"))
+        return Directory(self.address, self._options)
 
     def pool(self, key: str = "", **server: Any) -> Any:
         """Return a pool for the server, in a cluster for the node that has ``key``. ``server`` is one node of it."""
@@ -243,7 +244,3 @@ def read_address(url: str) -> Address:
     """Return what an address says. Raises ConfigurationError, which says how one is written."""
     with _named(url):
         return parse_address(url)
-
-
-def _without(options: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in names}

@@ -42,8 +42,7 @@ class FileCredentials(CredentialProvider):
     def get_credentials(self) -> Credentials:  # type: ignore[override]
         """Return what the file says now. Called in the connecting thread."""
         try:
-            self._known = _credentials_in(self.file.read_text(encoding="utf-8-sig").strip())
-            self._told = ""
+            self._known, self._told = _credentials_in(self.file.read_text(encoding="utf-8-sig").strip()), ""
         except (OSError, ValueError, RedisError) as error:  # about to be written, or gone
             why = type(error).__name__ if not isinstance(error, OSError) else str(error.strerror)
             if why != self._told:

@@ -116,7 +116,9 @@ class Directory:
                 connection.connect()  # no effect on one that is connected
                 connection.send_command(*question)
                 reply = connection.read_response()
-                table = self._primary(reply) if self._is_sentinel else _table_of(reply, host)
+                table = self._primary(reply) if self._is_sentinel else parse_slots(reply, host)
+                if not table.ranges:
+                    raise NobodyYetError(f"{host[0]}:{host[1]} reports no node with slots")
             except (RedisError, OSError) as error:
                 answers.append(error)
                 self._silent.add(host)
@@ -146,7 +148,7 @@ class Directory:
         hosts = [*{*self._address.hosts, *self.table.nodes}]
         random.shuffle(hosts)
         for host, port in sorted(hosts, key=self._silent.__contains__):
-            yield self._kind(host=host, port=port, **self._options)
+            yield self._kind(**self._options | {"host": host, "port": port})
 
     def _primary(self, reply: Any) -> SlotTable:
         for flat in reply:
@@ -157,10 +159,3 @@ class Directory:
                     raise NobodyYetError(f"{self._address.master!r} is down")
                 return SlotTable(((0, SLOTS - 1, (row[b"ip"].decode(), int(row[b"port"]))),))
         raise NoMasterError(f"no master is called {self._address.master!r}")
-
-
-def _table_of(reply: Any, asked: Host) -> SlotTable:
-    table = parse_slots(reply, asked)
-    if not table.ranges:
-        raise NobodyYetError(f"{asked[0]}:{asked[1]} reports no node with slots")
-    return table

@@ -7,10 +7,8 @@ already holds a tag (``{shop}orders``) keeps it.
 
 import re
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 
 from workers.protocol.errors import ConfigurationError
 
@@ -31,14 +29,10 @@ _WORKER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 def _check_name(kind: str, name: str) -> None:
     if not name:
         raise ConfigurationError(f"{kind} is empty. Give a name, for example 'orders'.")
-    try:
-        length = len(name.encode())
-    except UnicodeEncodeError as error:  # bytes from a command line that are no UTF-8
-        raise ConfigurationError(f"{kind} {name!a} is not UTF-8 text. Write it in UTF-8.") from error
-    if length > MAX_NAME_LENGTH:
+    if not name.isprintable():  # or bytes from a command line that are not UTF-8
+        raise ConfigurationError(f"{kind} {name!a} contains characters that cannot be printed. Use others.")
+    if len(name.encode()) > MAX_NAME_LENGTH:
         raise ConfigurationError(f"{kind} {name[:40]!r}… is longer than {MAX_NAME_LENGTH} bytes. Use a shorter name.")
-    if any(ord(character) < 0x20 or ord(character) == 0x7F for character in name):
-        raise ConfigurationError(f"{kind} {name!r} contains control characters. Use printable ones.")
 
 
 def hash_tag(name: str) -> str | None:
@@ -192,12 +186,10 @@ def namespace_keys(namespace: str) -> NamespaceKeys:
     return NamespaceKeys(namespace, *(f"{tag}:{name}" for name in names))
 
 
-TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("stream", "retry", "dead", "journal"), "stream"),
-        **dict.fromkeys(("stream_schedule", "schedule", "enqueued", "live", "drained", "scanned"), "zset"),
-        **dict.fromkeys(("settings", "quarantine", "replicas", "groups", "watched"), "hash"),
-        "lease": "string",
-    }
-)
+TYPES = {
+    **dict.fromkeys(("stream", "retry", "dead", "journal"), "stream"),
+    **dict.fromkeys(("stream_schedule", "schedule", "enqueued", "live", "drained", "scanned"), "zset"),
+    **dict.fromkeys(("settings", "quarantine", "replicas", "groups", "watched"), "hash"),
+    "lease": "string",
+}
 """What Redis's ``TYPE`` says of our keys, by the names of the fields above."""

@@ -13,14 +13,10 @@ from workers.protocol.errors import UnexpectedReplyError
 
 FIELD_JOB = b"reaper.job"
 FIELD_DELIVERIES = b"reaper.deliveries"
-FIELD_GENERATION = b"reaper.generation"
 FIELD_VISIBILITY_MS = b"reaper.visibility_ms"
 FIELD_TIMEOUT_MS = b"reaper.timeout_ms"
-FIELD_FIRST_MS = b"reaper.first_ms"
 FIELD_CONSUMERS = b"reaper.consumers"
 FIELD_COPIES = b"reaper.copies"
-FIELD_WAITS = b"reaper.waits"
-FIELD_HAND_BACKS = b"reaper.hand_backs"
 FIELD_QUARANTINED = b"reaper.quarantined"
 FIELD_TRACEPARENT = b"traceparent"
 FIELD_TRACESTATE = b"tracestate"
@@ -30,8 +26,6 @@ RESERVED_PREFIX = b"reaper."
 MAX_JOB_ID_BYTES = 256
 _JOB_ID = re.compile(rb"[^,\x00-\x1f\x7f]{1,%d}" % MAX_JOB_ID_BYTES)
 MAX_DELIVERIES_LIMIT = 1_000_000
-LARGEST_PART = 2**64 - 1
-"""Of both numbers of an entry ID."""
 _ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _MAX_DIGITS = 15  # below 2**53, so that Lua reads the same number
 
@@ -89,7 +83,7 @@ def entry_ms(entry_id: bytes | str) -> int:
 
 def is_entry_id(value: str) -> bool:
     """Tell whether ``value`` is an entry ID in full, with two numbers that Redis takes."""
-    return _ENTRY_ID.fullmatch(value) is not None and all(int(part) <= LARGEST_PART for part in value.split("-"))
+    return _ENTRY_ID.fullmatch(value) is not None and all(int(part) < 2**64 for part in value.split("-"))
 
 
 def entry_order(entry_id: bytes) -> tuple[int, bytes, int, bytes]:
@@ -114,11 +108,11 @@ class Metadata(NamedTuple):
     """The reserved fields of an entry, sanitised as in ``lua/prelude``, because a producer may send anything."""
 
     job_id: bytes
-    deliveries: int
+    deliveries: int = 0
     """Counted deliveries before this entry."""
-    generation: int
-    first_ms: int
-    visibility_ms: int
+    generation: int = 0
+    first_ms: int = 0
+    visibility_ms: int = 0
     """0 where the job asks for no longer visibility timeout."""
     timeout_ms: int = 0
     """How long the job may run; 0 where it says nothing."""
@@ -130,26 +124,17 @@ class Metadata(NamedTuple):
     """How often in a row the job was handed back while its handler ran."""
 
 
-_NUMBERS = (
-    FIELD_DELIVERIES, FIELD_GENERATION, FIELD_VISIBILITY_MS, FIELD_TIMEOUT_MS, FIELD_COPIES, FIELD_WAITS,
-    FIELD_HAND_BACKS,
-)  # fmt: skip
+_NUMBERS = {name: RESERVED_PREFIX + name.encode() for name in Metadata._fields[1:]}
 
 
 def read_metadata(entry_id: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> Metadata:
     """Read the reserved fields of an entry. The last one of a name counts."""
-    found = dict(pairs)
+    found, numbers = dict(pairs), {"first_ms": entry_ms(entry_id)}
+    for name, field in _NUMBERS.items():
+        if field in found:  # most are missing
+            numbers[name] = whole_number(found[field], numbers.get(name, 0))
     job_id = found.get(FIELD_JOB, b"")
-    first_ms = whole_number(found.get(FIELD_FIRST_MS), -1)
-    # This is hot, because every copy is read, and most of these fields are missing.
-    deliveries, generation, *others = (whole_number(found[name], 0) if name in found else 0 for name in _NUMBERS)
-    return Metadata(
-        job_id if is_job_id(job_id) else entry_id,
-        deliveries,
-        generation,
-        first_ms if first_ms >= 0 else entry_ms(entry_id),
-        *others,
-    )
+    return Metadata(job_id if is_job_id(job_id) else entry_id, **numbers)
 
 
 def is_job_id(value: bytes) -> bool:

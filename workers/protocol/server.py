@@ -97,14 +97,10 @@ async def knows_claim(client: "Redis", absent: str) -> bool | None:
 
     ``absent`` is a missing key that our user may touch, or no stream. Raises what redis-py raises.
     """
+    nobody = "stream-reaper:nobody"
     try:
-        await client.execute_command(
-            "XREADGROUP", "GROUP", _NO_GROUP, _NO_GROUP, "CLAIM", "1000", "STREAMS", absent, ">"
-        )
+        await client.execute_command("XREADGROUP", "GROUP", nobody, nobody, "CLAIM", "1000", "STREAMS", absent, ">")
     except ResponseError as error:
-        return None if meaning_of(error) in _CANNOT_TELL else not is_not_known(error)
+        cannot_tell = (Meaning.DENIED, Meaning.AWAY, Meaning.LOCKED_OUT)
+        return None if meaning_of(error) in cannot_tell else not is_not_known(error)
     return True
-
-
-_NO_GROUP = "stream-reaper:nobody"
-_CANNOT_TELL = (Meaning.DENIED, Meaning.AWAY, Meaning.LOCKED_OUT)

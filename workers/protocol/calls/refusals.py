@@ -1,7 +1,6 @@
 """Rejections: calls that a script did not carry out, with the reason, and for how long recovery waits.
 
-The beat of a group says when Redis could last serve a heartbeat, and for how long recovery waits after a gap. Scripts
-note it in the group settings and decide by it (``9_beat.lua``). `recovery_wait` says the same for people.
+Scripts decide by the beat of a group for how long recovery waits (``9_beat.lua``). `recovery_wait` says it for people.
 """
 
 from collections.abc import Mapping
@@ -34,13 +33,11 @@ class RecoveryWait:
 
     def __str__(self) -> str:
         """Say for how long recovery waits, and why: ``recovery waits 12 s: no heartbeat could be served for 41 s``."""
-        left, gap = f"recovery waits {_seconds(self.left_ms)}", f"{_seconds(self.gap_ms)}"
+        left = f"recovery waits {_seconds(self.left_ms)}"
+        since = f"for {_seconds(self.gap_ms)}" if self.gap_ms else "in this group before"
         if not self.has_ended:
-            since = f"for {gap}" if self.gap_ms else "in this group yet"
             return f"{left} after the next heartbeat: none was served {since}"
-        if not self.gap_ms:
-            return f"{left}: heartbeats of this group began only recently"
-        return f"{left}: no heartbeat could be served for {gap}"
+        return f"{left}: no heartbeat could be served {since}"
 
 
 def _seconds(ms: int) -> str:
@@ -48,10 +45,7 @@ def _seconds(ms: int) -> str:
 
 
 def recovery_wait(settings: Mapping[str, str], now_ms: int) -> RecoveryWait | None:
-    """Return for how long recovery waits at ``now_ms`` (server time), by the fields of the group settings.
-
-    None where it does not wait, and where the group has no visibility timeout, because recovery is off then.
-    """
+    """Return for how long recovery waits at ``now_ms`` (server time), by the fields of the group settings, or None."""
 
     def number(name: str) -> int:
         return whole_number(settings.get(name, "").encode(), 0)

@@ -1,22 +1,18 @@
 -- Ready again: where the entry is (policy `in-place`), or as a copy.
 
--- Returns how many entries were ever made ready where they are. The numbers are taken by the thousand, because a call costs more.
-local made, made_until, MADE_AT_ONCE = 0, 0, 1000
-local function count_made()
-  if made == made_until then
-    made_until = redis.call('HINCRBY', settings, 'made_ready', MADE_AT_ONCE)
-    made = made_until - MADE_AT_ONCE
-  end
-  made = made + 1
-  return made
-end
-
 -- Makes an entry ready where it is. Redis looks for its place among all pending entries from the youngest end on, unless it is older than
--- all. So what recovery makes ready gets a descending TIME: a mass of equal IDLE times would cost the square of its size.
+-- all. So what recovery makes ready gets a descending TIME: a mass of equal IDLE times would cost the square of its size. The TIME counts
+-- these entries, by numbers that are taken by the thousand, because a call costs more.
+local made, made_until, MADE_AT_ONCE = 0, 0, 1000
 local function release_in_place(row, in_force, count)
   local word, ms = 'IDLE', 4 * READY_MS
   if in_force.recovers then
-    word, ms = 'TIME', 1000 * READY_MS - count_made()
+    if made == made_until then
+      made_until = redis.call('HINCRBY', settings, 'made_ready', MADE_AT_ONCE)
+      made = made_until - MADE_AT_ONCE
+    end
+    made = made + 1
+    word, ms = 'TIME', 1000 * READY_MS - made
   end
   redis.call('XCLAIM', source, group, row[2], 0, row[1], word, digits(ms), 'RETRYCOUNT', count, 'JUSTID')
 end
