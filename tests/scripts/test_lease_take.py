@@ -175,7 +175,7 @@ async def test_a_replica_may_have_dots_and_at_signs_in_its_name(scene: Scene) ->
 @pytest.mark.parametrize("denied", ["set", "hset"])
 async def test_a_replica_that_misses_a_permission_takes_no_lease(scene: Scene, denied: str) -> None:
     await take(scene, B)
-    await hand(scene, B)
+    await hand(scene, B, "")
     await scene.client.acl_setuser("poor", enabled=True, nopass=True, keys=["*"], commands=["+@all", f"-{denied}"])
     other = scene.client.connection_pool.connection_kwargs
     async with Redis(host=other["host"], port=other["port"], username="poor", password="x") as client:  # noqa: S106 - of a test's server
