@@ -59,7 +59,10 @@ class Autoclaim(WorkerPart):
                 if isinstance(page, Refusal):
                     self._log_refusal(page)
                     return page
-                self._works()
+                self._reporter.works(RECOVERING)
+                if self._is_paused:
+                    self._is_paused = False
+                    logger.warning("recovery resumed: %s", fields(group=self._settings.keys.pair))
                 self._report(source, page.rows)
                 soonest = min([soonest, *(monotonic() + ms / 1000 for _, ms in page.due_in_ms)])
                 cursor = page.next_page
@@ -78,12 +81,6 @@ class Autoclaim(WorkerPart):
         return min(soonest, began + self._membership.visibility_s)
 
     # ---- reports
-
-    def _works(self) -> None:
-        self._reporter.works(RECOVERING)
-        if self._is_paused:
-            self._is_paused = False
-            logger.warning("recovery resumed: %s", fields(group=self._settings.keys.pair))
 
     def _log_refusal(self, refusal: Refusal) -> None:
         """Log a pause once, and each gap in the heartbeats once."""

@@ -1,6 +1,7 @@
 """Builds the facts that a worker journals about its deliveries. It runs for every job, so it is written to be fast."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -13,8 +14,6 @@ from workers.settings import WorkerSettings
 
 MAX_TYPE_LENGTH = 64
 """Characters of a job's type that are journaled."""
-_MAX_TYPE_BYTES = 4 * MAX_TYPE_LENGTH
-_TYPES_KEPT = 1_000
 
 
 class DeliveryFacts:
@@ -25,8 +24,6 @@ class DeliveryFacts:
         self._mode = settings.recovery.value
         self._type_field = settings.job_type_field.encode()
         self._now_ms = now_ms
-        self._types: dict[bytes, str] = {}
-        """The type to journal, by the value of the field."""
 
     def of_settlement(self, job: Delivery) -> list[str | int]:
         """Return flat fields about the end of a delivery, so that a report needs no earlier events.
@@ -44,7 +41,7 @@ class DeliveryFacts:
             columns["enqueued_ms"] = [job.first_ms for job in jobs]
             columns["generation"] = [job.generation for job in jobs]
         if self._type_field:
-            columns["type"] = [(self._name_of_type(job) or "").replace(",", "_") for job in jobs]
+            columns["type"] = [(self._type_of(job) or "").replace(",", "_") for job in jobs]
         columns["delivery"] = [job.deliveries for job in jobs]
         if [job.times_delivered for job in jobs].count(1) != len(jobs):  # otherwise the entry IDs say it
             columns["ready_ms"] = list(map(self._ready_ms, jobs))
@@ -74,14 +71,11 @@ class DeliveryFacts:
             None if job.started == -inf else max(job.delivered_ms, int(offset_ms + job.started * 1000)) for job in jobs
         ]
 
-    def _name_of_type(self, job: Job) -> str | None:
+    def _type_of(self, job: Job) -> str | None:
         value = job.value_of(self._type_field)
-        if not value:
-            return None
-        value = value[:_MAX_TYPE_BYTES]
-        known = self._types.get(value)
-        if known is None:
-            if len(self._types) >= _TYPES_KEPT:  # the field is no type, because nearly every job has another value
-                self._types.clear()
-            known = self._types[value] = on_one_line(value)[:MAX_TYPE_LENGTH]
-        return known
+        return _type_name(value[: 4 * MAX_TYPE_LENGTH]) if value else None
+
+
+@lru_cache(maxsize=1_000)
+def _type_name(value: bytes) -> str:
+    return on_one_line(value)[:MAX_TYPE_LENGTH]

@@ -47,23 +47,21 @@ class Membership:
     worker has had the time to read it and to extend its deliveries (``group_terms``).
     """
 
-    group_settings: GroupSettings
-    visibility_s: float
-    """The group's visibility timeout."""
-
     def __init__(self, connection: KeptConnection, settings: WorkerSettings, consumer: str, reporter: Reporter) -> None:
         self._connection = connection
         self._settings = settings
         self._reporter = reporter
         self._consumer = consumer
-        self._assumed = GroupSettings(
+        self.group_settings = GroupSettings(
             redelivery=settings.redelivery or DEFAULT_REDELIVERY,
             visibility_timeout=settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT,
             max_deliveries=settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
             recovery=settings.recovery,
             reads_retries=False,
         )
+        """Before the first join, those that the worker goes by if the group has none."""
         self.visibility_s = inf
+        """The group's visibility timeout."""
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
         self.timeout_changed = -inf
@@ -111,7 +109,7 @@ class Membership:
             visibility_ms=to_ms(settings.visibility_timeout) if settings.visibility_timeout else None,
             max_deliveries=settings.max_deliveries,
             recovery=settings.recovery,
-            assumed=self.group_settings if self.joins else self._assumed,
+            assumed=self.group_settings,
             name=settings.base_name,
             consumer=self._consumer,
             counts_for_ms=round((REFRESH_S + REGISTRATION_SLACK_S) * 1000),

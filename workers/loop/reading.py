@@ -196,8 +196,15 @@ class Reader(WorkerPart):
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
         self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
-        if meaning_of(error) is Meaning.NO_GROUP and await self._rejoined() and failures == 1:
-            return
+        if meaning_of(error) is Meaning.NO_GROUP:
+            logger.error("group does not exist any more, joining it again: %s", fields(group=self._settings.keys.pair))
+            try:
+                await self._membership.join()
+            except (RedisError, OSError) as failure:
+                error = failure
+            else:
+                if failures == 1:
+                    return
         self._reporter.failed(READING, error)
         if is_contact_error(error):
             if self._asked_for and not was_not_run(error):  # perhaps no reply as large as that can arrive
@@ -209,15 +216,6 @@ class Reader(WorkerPart):
     async def _pause(self, failures: int) -> None:
         with anyio.move_on_after(pause_s(failures)):
             await self._stopping.wait()
-
-    async def _rejoined(self) -> bool:
-        logger.error("group does not exist any more, joining it again: %s", fields(group=self._settings.keys.pair))
-        try:
-            await self._membership.join()
-        except (RedisError, OSError) as error:
-            self._reporter.failed(READING, error)
-            return False
-        return True
 
     # ---- stopping
 

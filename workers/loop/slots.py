@@ -109,7 +109,7 @@ class Slots:
         tasks: TaskGroup,
         concurrency: int,
         perform: Perform,
-        hand_back: HandBack | None = None,
+        hand_back: HandBack = lambda _deliveries: None,
         isolation: Isolation | None = None,
         pause: Callable[[], Awaitable[None]] = checkpoint,
         gatherer: Gatherer | None = None,
@@ -153,7 +153,7 @@ class Slots:
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
         """Queue deliveries and call a runner for them. After `close`, return them to the group."""
-        if self._closed and self._hand_back:
+        if self._closed:
             self._hand_back(deliveries)
             return
         self.taken += len(deliveries)
@@ -186,8 +186,7 @@ class Slots:
             unstarted += self._gatherer.take_all()
         self._queue.clear()
         self.taken -= len(unstarted)
-        if self._hand_back:
-            self._hand_back(unstarted)
+        self._hand_back(unstarted)
         self._left.notify()
 
     def is_ending(self) -> bool:
@@ -288,7 +287,7 @@ class Slots:
         for job in jobs:
             self.taken -= 1
             if job.stage is QUEUED and not self.is_ending():
-                if self._closed and self._hand_back:
+                if self._closed:
                     self._hand_back([job])
                 else:
                     self._queue.appendleft(job)

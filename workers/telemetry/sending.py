@@ -29,7 +29,7 @@ def sending(stream: str, jobs: Sequence[PackedJob]) -> Iterator[None]:
         name, kind=SpanKind.PRODUCER, attributes=labels | about, record_exception=False
     ) as span:
         fields = write_context()
-        for job in jobs:
+        for job in jobs if fields else ():
             if FIELD_TRACEPARENT not in job.words[::2]:
                 job.words.extend(fields)
         try:
