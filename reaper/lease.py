@@ -22,7 +22,7 @@ OFFER = "offer:"
 OFFER_MS = 2_000
 """For so long a lease that was handed over is for one replica only."""
 PAGE = 500
-"""Pending entries that a tick reads."""
+"""Pending entries that a tick or a call of a scan reads."""
 
 
 class EndOfTerm(StrEnum):

@@ -86,6 +86,7 @@ def _lines(one: Explanation) -> list[str]:
         "age": duration(max(0, now_ms - job.first_ms)) if job.first_ms else "",
         "reason": f"{job.reason}: {job.error}" if job.error else job.reason,
         "next": one.next_step()[1],
+        "holder": ", ".join(one.group.lease),
     }
     lines = [f"{styled(f'job {job.job_id or job.wanted}', 'bold')}  {one.group.group}  {job.place}"]
     lines += [_row(name, value) for name, value in facts.items() if value]

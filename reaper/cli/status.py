@@ -108,8 +108,7 @@ def _group_lines(group: GroupState) -> Iterator[str]:
     if group.retry.entries or group.policy == "retry-stream":
         yield _row("retries", _ready(group.retry), _pending(group.retry))
     if group.holder:
-        left = f"lease {duration(group.lease_left_ms)} left"
-        yield _row("holder", styled(group.held_by, "bold"), f"token {group.token}", left)
+        yield _row("holder", *group.lease)
     elif not group.recovers_itself:
         yield _row("holder", "none", f"observed by {group.served_by}" if group.served_by else "")
     yield _row("consumers", str(group.main.consumers), f"recovered {group.recovered}")

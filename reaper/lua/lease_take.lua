@@ -35,9 +35,9 @@ end
 local refusal = layout_refusal(policy) -- raises where the stream's key holds something else
 redis.call('HDEL', settings, '') -- harmless, and a write: under maxmemory a replica can take the lease all the same
 local token = math.max(whole_number(redis.call('HGET', settings, 'token'), 0), goes_on)
-redis.call('SET', lease, holder, 'PX', ttl) -- first: who may not do this writes nothing
 token = (was ~= holder or token == 0) and token + 1 or token -- 0: the hash was lost
-redis.call('HSET', settings, 'token', digits(token))
+redis.call('HSET', settings, 'token', digits(token)) -- first: a replica that may not write this takes no lease with the former token
+redis.call('SET', lease, holder, 'PX', ttl)
 if was ~= holder and maxlen > 0 then -- an idle group gets no journal only for this
   redis.pcall('XADD', journal, 'NOMKSTREAM', 'MAXLEN', '~', maxlen, '*', 'event', 'lease_taken', 'group', group, 'holder', holder,
     'token', digits(token))

@@ -130,5 +130,8 @@ class Explanation:
             "visibility_ms": self.visibility_ms,
             "due_in_ms": due_in_ms,
             "next": then,
+            "holder": self.group.held_by,
+            "token": self.group.token,
+            "lease_left_ms": self.group.lease_left_ms,
             "obstacles": list(self.obstacles()),
         }

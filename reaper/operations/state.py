@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reaper.lease import OFFER
+from reaper.operations.words import duration
 from reaper.replicas import GroupReport, PatternCounts, Replica
 from workers.protocol.calls.refusals import RecoveryWait
 from workers.protocol.keys import GroupKeys, group_keys
@@ -107,6 +108,12 @@ class GroupState:
     def held_by(self) -> str:
         """ID of the replica that holds the lease, alive or not; '' = no replica holds it."""
         return replica_of(self.holder)
+
+    @property
+    def lease(self) -> tuple[str, ...]:
+        """The lease for people: holder, token, and time left. Empty if no replica holds it."""
+        left = f"lease {duration(self.lease_left_ms)} left"
+        return (self.held_by, f"token {self.token}", left) if self.holder else ()
 
     @property
     def recovers_itself(self) -> bool:

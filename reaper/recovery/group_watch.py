@@ -138,17 +138,13 @@ class GroupWatch:
         try:
             failpoint("tick.before")
         except ConnectionError as error:
-            self._look_failed(error)
-            self._tick_again(self._interval_s / 3)
+            self._read(error)
             return
         for scanner in scanners:
             scanner.page_begins()
         self._ticking = scanners
         after, retry_after, *_ = [*(scanner.after for scanner in scanners), b""]
         self._lease.tick(self._term.holder, after, retry_after, self._answered)
-
-    def _tick_again(self, pause_s: float) -> None:
-        self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S if pause_s else 0)
 
     def _answered(self, reply: Any) -> None:
         if self._end is None:  # else it was asked for in a term that is over
@@ -169,7 +165,7 @@ class GroupWatch:
             self._notes.scanned(self._context.server_ms())
             if PAGE in map(len, reply[2:4]):  # a mass of new deliveries
                 pause_s = 0
-        self._tick_again(pause_s)
+        self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S if pause_s else 0)
 
     def _act_on(self, due_ms: int, has_settings: int, new: Rows, of_retry: Rows, error: bytes) -> Exception | None:
         """Arm timers for new deliveries, and begin other work that a tick shows. Return why a part of it failed."""

@@ -17,6 +17,7 @@ from anyio.lowlevel import checkpoint
 from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
+from reaper.lease import PAGE
 from reaper.recovery.false_recoveries import FalseRecoveries
 from reaper.recovery.timers import Timers
 from workers.protocol.keys import NOBODY
@@ -39,10 +40,10 @@ class Scanner:
     source: str
     group: str
     visibility_ms: int
-    page: int
     timers: Timers
     armed: Callable[[], None]
     """Called after each page that armed timers."""
+    page: int = PAGE
     in_place: bool = False
     """An entry that was given back is ready where it is. It falls due a visibility timeout after a reader has taken it,
     from now on."""

@@ -22,8 +22,6 @@ from workers.runtime.settings import to_ms
 
 RETRY_MS = 1_000
 """When a delivery is tried again whose recovery call did not come back."""
-SCAN_PAGE = 500
-"""Pending entries that a scan asks for at a time."""
 RECOVER_BATCH = 96
 """Deliveries in one call. More recover a mass a little faster, and let others wait longer for the server."""
 
@@ -57,7 +55,6 @@ class SourceWatch:
             source=source,
             group=writer.group.group,
             visibility_ms=self._visibility_ms,
-            page=SCAN_PAGE,
             timers=self.timers,
             armed=self._armed,
             in_place=self._in_place,

@@ -39,7 +39,7 @@ class GroupTelemetry:
         Without ``by_group``, the groups of a pattern are measured together, and so are those that have none.
         """
         self._token, self._by_group = token, by_group
-        self.count(instruments.LEASES_TAKEN)
+        self.count(instruments.LEASES_TAKEN, int(token > 0))  # an observer has no token
         for loss in (telemetry.CERTAIN, telemetry.IN_DOUBT):
             self.count(instruments.LOST_DELIVERIES, 0, loss=loss)
         self.count(instruments.LOST, 0, loss=telemetry.LOST_GROUP)

@@ -10,7 +10,7 @@ from statistics import median
 
 from redis.asyncio import Redis
 
-from reaper.recovery.source_watch import SCAN_PAGE
+from reaper.lease import PAGE
 from reaper.replicas import GroupReport
 from tests.benchmarks import usage
 from tests.benchmarks.figures import Result, Row, at_least_ratio, at_most, median_ratio
@@ -23,7 +23,6 @@ from workers.protocol.keys import group_keys
 
 ENTRIES, QUICK_ENTRIES = 1_000_000, 100_000
 ROUNDS = 2
-PAGE = SCAN_PAGE
 KEYS = group_keys("jobs", "billing")
 LARGEST_MB = 400.0
 TIMEOUT_S = 60.0

@@ -80,12 +80,12 @@ REFUSED = {
     "": "stream is empty",
     "x" * (MAX_NAME_LENGTH + 1): "longer than 255 bytes",
     "é" * 128: "longer than 255 bytes",
-    "a\nb": "cannot be printed",
-    "a\x7f": "cannot be printed",
+    "a\nb": "control characters",
+    "a\x7f": "control characters",
     "{orders}": "only a hash tag",
     "orders}": r"contains '}' outside a hash tag",
     "{}orders": r"contains '}' outside a hash tag",
-    "\udcff": "cannot be printed",
+    "\udcff": "not UTF-8 text",
 }
 
 

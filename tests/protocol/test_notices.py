@@ -4,10 +4,12 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
 
 from tests.conftest import StartProxy
 from tests.support.servers import RedisServer
@@ -64,6 +66,24 @@ async def test_who_comes_later_is_woken_too_until_it_leaves(server: RedisServer,
         await client.publish("two", "1")
         await wait_until(lambda: woken["late"] == 3, "the later notice came")
     assert woken == {"early": 1, "late": 3}
+
+
+async def test_who_comes_while_others_are_subscribed_is_not_forgotten(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PING_S", 3_600.0)
+    woken: Counter[str] = Counter()
+    send = AbstractConnection.send_command
+    async with listening(server.url) as notices:
+
+        async def send_and_add(connection: AbstractConnection, *words: Any, **options: Any) -> None:
+            await send(connection, *words, **options)
+            if words == ("SUBSCRIBE", "one"):
+                notices.add(lambda: woken.update(["late"]), ["two"])
+
+        monkeypatch.setattr(AbstractConnection, "send_command", send_and_add)
+        notices.add(lambda: woken.update(["early"]), ["one"])
+        await wait_until(lambda: woken == {"early": 1, "late": 1}, "both are subscribed")
 
 
 async def test_after_a_lost_connection_everybody_is_woken(server: RedisServer, proxy: StartProxy) -> None:

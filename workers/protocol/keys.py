@@ -23,14 +23,15 @@ OUR_CONSUMERS = frozenset({MARKER_CONSUMER, RETURNED_CONSUMER})
 """Consumers that are no worker's."""
 NOBODY = ""
 """What ``XPENDING`` names as the owner of what was given back by ``XNACK`` (Redis 8.8): ready where it is, idle -1."""
+_UNUSABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # the last are bytes of a command line that are not UTF-8
 _WORKER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
 
 def _check_name(kind: str, name: str) -> None:
     if not name:
         raise ConfigurationError(f"{kind} is empty. Give a name, for example 'orders'.")
-    if not name.isprintable():  # or bytes from a command line that are not UTF-8
-        raise ConfigurationError(f"{kind} {name!a} contains characters that cannot be printed. Use others.")
+    if _UNUSABLE.search(name):
+        raise ConfigurationError(f"{kind} {name!a} contains control characters, or is not UTF-8 text. Use other ones.")
     if len(name.encode()) > MAX_NAME_LENGTH:
         raise ConfigurationError(f"{kind} {name[:40]!r}… is longer than {MAX_NAME_LENGTH} bytes. Use a shorter name.")
 

@@ -81,9 +81,9 @@ class Notices:
     async def _subscribe(self, connection: AbstractConnection) -> None:
         """Subscribe to new channels, and ping meanwhile. Old ones stay, because groups are seldom removed."""
         while True:
+            self._changed = anyio.Event()  # before the call, because a channel can be added during it
             new, self._unsubscribed = self._unsubscribed, set()
             await connection.send_command(*(("SUBSCRIBE", *sorted(new)) if new else ("PING",)))
-            self._changed = anyio.Event()
             with anyio.move_on_after(PING_S):
                 await self._changed.wait()
 

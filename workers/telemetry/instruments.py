@@ -5,6 +5,7 @@ collected.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from opentelemetry import metrics
@@ -95,15 +96,16 @@ class Observations:
 
     def add(self, gauge: Gauge, look: Look) -> Callable[[], None]:
         """Show the values of ``look`` from now on. Return a function that ends it."""
-        looks = self._looks.setdefault(gauge.name, [])
-
-        def observe(_options: CallbackOptions) -> Iterable[Observation]:
-            return [Observation(value, labels) for look in list(looks) for value, labels in look()]
-
-        if not looks:  # the SDK returns the instrument that exists, and ignores another callback for it
+        if (looks := self._looks.get(gauge.name)) is None:
+            looks = self._looks[gauge.name] = []
+            observe = partial(_observe, looks)
             self._meter.create_observable_gauge(gauge.name, [observe], gauge.unit, gauge.description)
         looks.append(look)
-        return lambda: looks.remove(look)
+        return partial(looks.remove, look)
+
+
+def _observe(looks: list[Look], _options: CallbackOptions) -> Iterable[Observation]:
+    return [Observation(value, labels) for look in list(looks) for value, labels in look()]
 
 
 OBSERVATIONS = Observations()

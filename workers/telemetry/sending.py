@@ -1,10 +1,11 @@
 """The span and the measurements of enqueueing (`send`). Jobs without a context of their own get its context."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from time import perf_counter
 
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import INVALID_SPAN, SpanKind
 
 from workers.protocol.calls.enqueueing import PackedJob
 from workers.protocol.messages import FIELD_TRACEPARENT, text
@@ -25,11 +26,10 @@ def sending(stream: str, jobs: Sequence[PackedJob]) -> Iterator[None]:
     if len(jobs) == 1:
         about = {telemetry.JOB_ID: text(jobs[0].job_id)}
     name, began = f"{telemetry.SEND} {stream}", perf_counter()
-    with tracer().start_as_current_span(
-        name, kind=SpanKind.PRODUCER, attributes=labels | about, record_exception=False
-    ) as span:
-        fields = write_context()
-        for job in jobs:
+    span_of = partial(tracer().start_as_current_span, name, kind=SpanKind.PRODUCER, record_exception=False)
+    with span_of(attributes=labels | about) if telemetry.is_tracing() else nullcontext(INVALID_SPAN) as span:
+        fields = write_context() if telemetry.is_tracing() else []
+        for job in jobs if fields else ():
             if FIELD_TRACEPARENT not in job.words[::2]:
                 job.words.extend(fields)
         try:
