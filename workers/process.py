@@ -59,7 +59,6 @@ class WorkerProcess:
         self._callbacks = callbacks
         self._stop_asked = anyio.Event()
         self._joining, self._drain_scope, self._flush_scope = (anyio.CancelScope() for _ in range(3))
-        self._runners = anyio.create_task_group()
         # ---- the parts
         self._context = context = WorkerContext(settings, callbacks)
         self.consumer, self.counts = context.consumer, context.reporter.counts
@@ -70,7 +69,6 @@ class WorkerProcess:
         self._settlements = Settlements(context, isolation.have_settled)
         self._runner = Runner(context, calls, self._settlements, self._heartbeat, isolation, self._is_ending)
         self._slots = Slots(
-            self._runners,
             settings.concurrency,
             self._runner.perform,
             self._runner.hand_back,
@@ -139,7 +137,8 @@ class WorkerProcess:
     async def _work(self) -> None:
         """Read and run jobs until the stop. Then let the running jobs continue until the drain deadline."""
         try:
-            async with self._runners as runners:
+            async with anyio.create_task_group() as runners:
+                runners.start_soon(self._slots.guard)
                 await self._reader.run()
                 if not self.forced:
                     self._slots.close()  # not earlier, because the pending read would bring back the returned jobs

@@ -20,7 +20,8 @@ def jobs(count: int) -> list[Delivery]:
 async def work_off(batch: list[Delivery], concurrency: int, perform: Perform) -> Slots:
     """Run all of ``batch``, and end; return what it ran in."""
     async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, concurrency, perform)
+        slots = Slots(concurrency, perform)
+        tasks.start_soon(slots.guard)
         slots.put(batch)
         await slots.wait_until_idle()
         slots.close()
@@ -41,7 +42,8 @@ async def test_everything_that_is_put_runs_once_and_in_order_when_handlers_do_no
 
     batch = jobs(50)
     async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 8, perform)
+        slots = Slots(8, perform)
+        tasks.start_soon(slots.guard)
         slots.put(batch)
         await slots.wait_until_idle()
         assert (slots.taken, slots.free) == (0, 8)
@@ -64,7 +66,8 @@ async def test_waiting_handlers_fan_out_to_all_slots_and_no_further() -> None:
         return monotonic()
 
     async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 8, perform)
+        slots = Slots(8, perform)
+        tasks.start_soon(slots.guard)
         slots.put(jobs(20))
         await wait_until(lambda: at_once == 8, "all slots are busy")
         go.set()
@@ -82,7 +85,8 @@ async def test_free_slots_count_what_is_queued_and_what_runs() -> None:
         return monotonic()
 
     async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 2, perform)
+        slots = Slots(2, perform)
+        tasks.start_soon(slots.guard)
         slots.put(jobs(5))
         await checkpoint()
 
@@ -102,7 +106,8 @@ async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pyt
         return monotonic()
 
     async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 1, perform)
+        slots = Slots(1, perform)
+        tasks.start_soon(slots.guard)
         slots.put(jobs(10))
         while ran < 10:
             turns += 1
@@ -118,7 +123,8 @@ async def test_handlers_that_never_wait_cost_one_task_a_read(monkeypatch: pytest
 
     monkeypatch.setattr("workers.loop.slots.monotonic", lambda: 0.0)  # they never wait, however busy the machine is
     async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 8, perform)
+        slots = Slots(8, perform)
+        tasks.start_soon(slots.guard)
         started: list[None] = []
         start = slots._start_runner
         monkeypatch.setattr(slots, "_start_runner", lambda: started.append(start()))
@@ -141,7 +147,8 @@ async def test_handlers_that_never_wait_and_take_long_run_one_a_turn(monkeypatch
         return monotonic()
 
     async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 8, perform)
+        slots = Slots(8, perform)
+        tasks.start_soon(slots.guard)
         slots.put(jobs(20))
         in_turns = []
         for turn in range(100):
@@ -163,7 +170,8 @@ async def test_runners_that_have_nothing_to_do_end() -> None:
         return monotonic()
 
     async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 8, perform)
+        slots = Slots(8, perform)
+        tasks.start_soon(slots.guard)
         slots.put(jobs(8))
         await wait_until(lambda: runners_of(slots) == 8, "each has a runner")
         go.set()
@@ -185,7 +193,8 @@ async def test_a_job_put_while_all_wait_is_run_by_a_new_runner() -> None:
 
     first, second = jobs(2)
     async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 2, perform)
+        slots = Slots(2, perform)
+        tasks.start_soon(slots.guard)
         slots.put([first])
         await wait_until(lambda: len(ran) == 1, "the first runs")
         slots.put([second])
@@ -273,7 +282,8 @@ async def test_runners_end_with_their_group_and_start_nothing_any_more() -> None
 
     batch = jobs(5)
     async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 2, perform)
+        slots = Slots(2, perform)
+        tasks.start_soon(slots.guard)
         slots.put(batch)
         await wait_until(lambda: runners_of(slots) == 2, "two run")
         await checkpoint()
@@ -289,7 +299,5 @@ async def test_what_a_runner_fails_with_is_raised_in_the_group() -> None:
         raise ValueError("a mistake of ours")
 
     with pytest.raises(ExceptionGroup) as caught:
-        async with anyio.create_task_group() as tasks:
-            Slots(tasks, 2, perform).put(jobs(1))
-
+        await work_off(jobs(1), 2, perform)
     assert caught.group_contains(ValueError, match="a mistake of ours", depth=1)

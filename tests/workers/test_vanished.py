@@ -296,7 +296,8 @@ async def test_a_worker_that_ends_unasked_says_so(server: RedisServer) -> None:
     async def cancel_its_tasks() -> None:
         await wait_until(lambda: worker.process is not None and not worker.process.obstacles(), "it works")
         assert worker.process is not None
-        worker.process._runners.cancel_scope.cancel()
+        assert worker.process._slots._guard is not None
+        worker.process._slots._guard.cancel()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(cancel_its_tasks)

@@ -14,6 +14,7 @@ from workers.protocol.messages import (
     RESERVED_PREFIX,
     Pairs,
     entry_ms,
+    first_of,
     pair_up,
     read_metadata,
     text,
@@ -21,9 +22,6 @@ from workers.protocol.messages import (
 
 TRACEPARENT_BYTES = 55
 _EVEN_DIGITS = b"02468ace"
-
-_FIELDS_NAMED = 10
-"""Fields that an error lists; a job may have thousands."""
 
 _TOKEN_BITS = 20
 _TOKEN_MASK = (1 << _TOKEN_BITS) - 1
@@ -201,7 +199,9 @@ class Job:
         encoded = name.encode("utf-8", "surrogateescape")
         value = None if encoded.startswith(RESERVED_PREFIX) else self.value_of(encoded)
         if value is None and default is _NO_DEFAULT:
-            raise InvalidFieldError(f"field {name!r} of job {self.id} is missing: the job has {self._listed()}.")
+            raise InvalidFieldError(
+                f"field {name!r} of job {self.id} is missing: the job has [{first_of(self.fields)}]."
+            )
         return value
 
     def _decoded(self, name: str, value: bytes) -> str:
@@ -213,13 +213,8 @@ class Job:
     def _only_field(self) -> str:
         names = list(self.fields)
         if len(names) != 1:
-            raise InvalidFieldError(f"job {self.id} has {self._listed()}. Name the one to read as JSON.")
+            raise InvalidFieldError(f"job {self.id} has [{first_of(self.fields)}]. Name the field to read as JSON.")
         return names[0].decode("utf-8", "surrogateescape")
-
-    def _listed(self) -> str:
-        names = [repr(text(name)) for name in self.fields]
-        more = f" and {len(names) - _FIELDS_NAMED} more" if len(names) > _FIELDS_NAMED else ""
-        return f"{', '.join(names[:_FIELDS_NAMED])}{more}" if names else "no fields"
 
     def value_of(self, name: bytes) -> bytes | None:
         """Return the last value of one field, or None. It is faster than `fields` for one of many."""

@@ -19,7 +19,6 @@ from math import inf
 from typing import Any
 
 from anyio import CancelScope, move_on_after
-from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from workers.loop.dispatch import BatchCall, Way
@@ -102,11 +101,10 @@ class Gatherer:
 
 
 class Slots:
-    """The queue of deliveries and its runners. They end with ``tasks``, where a guard cancels them."""
+    """The queue of deliveries and its runners. They end with the task that runs `guard`."""
 
     def __init__(
         self,
-        tasks: TaskGroup,
         concurrency: int,
         perform: Perform,
         hand_back: HandBack = lambda _deliveries: None,
@@ -123,7 +121,6 @@ class Slots:
         self.concurrency = concurrency
         self.taken = 0
         """Deliveries that are queued or run."""
-        self._tasks = tasks
         self._perform = perform
         self._hand_back = hand_back
         self._pause = pause
@@ -132,7 +129,7 @@ class Slots:
         self._queue: deque[Delivery | Batch] = deque()
         self._runners: dict[asyncio.Task[None], CancelScope] = {}
         self._failures: list[BaseException] = []
-        self._is_guarded = self._is_cancelled = False
+        self._is_cancelled = False
         self._guard: asyncio.Task[None] | None = None
         self._coming: asyncio.Task[None] | None = None
         """The runner that has been called, and has not begun."""
@@ -211,9 +208,6 @@ class Slots:
     # ---- runners come and go
 
     def _start_runner(self) -> None:
-        if not self._is_guarded:
-            self._is_guarded = True
-            self._tasks.start_soon(self._guard_runners)
         scope = CancelScope()
         self._coming = runner = asyncio.get_running_loop().create_task(self._run(scope))
         self._runners[runner] = scope
@@ -229,8 +223,8 @@ class Slots:
         self._left.notify()
         self._send_for_runner()
 
-    async def _guard_runners(self) -> None:
-        """Cancel the runners where the task group is cancelled, and fail where one of them has failed."""
+    async def guard(self) -> None:
+        """Wait for the runners after `close`. Cancel them if this task is cancelled, and fail if one of them fails."""
         self._guard = asyncio.current_task()
         try:
             while not (self._closed and not self._runners) and not self._failures:
