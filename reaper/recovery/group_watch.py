@@ -238,6 +238,8 @@ class GroupWatch:
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if self._observer:
             self._observer.log()  # also if no delivery has become overdue since
+            for source in self._sources.values():
+                source.scanner.forget_gone()  # an observer reports no lost deliveries
             return
         refusal = await self._lost.scan_ends({key: source.scanner for key, source in self._sources.items()})
         if refusal:
