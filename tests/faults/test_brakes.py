@@ -102,6 +102,6 @@ async def test_an_observer_logs_false_alarms_although_no_other_delivery_becomes_
     monkeypatch.setattr("reaper.recovery.observing.LOG_MS", 0)
     (job,) = await case.stalled(1)
     async with holding(quick_settings(case.server, observe=True)):
-        await case.wait_for_report(lambda report: report.recovered, "it is counted", namespace="reaper-observe")
+        await case.wait_for_report(lambda report: report.recovered == 1, "it is counted", namespace="reaper-observe")
         await case.client.xack(case.keys.stream, case.keys.group, job)
         await wait_until(lambda: "false_alarms=1" in caplog.text, "the counts are logged during the term")
