@@ -14,10 +14,10 @@ from redis.exceptions import NoScriptError, RedisError
 from workers.protocol.address import Host
 from workers.protocol.connection import KeptConnection
 from workers.protocol.log_fields import fields
-from workers.protocol.meaning import NoMasterError
+from workers.protocol.meaning import NobodyYetError
 from workers.protocol.routing import RoutedClient
 from workers.protocol.scripts import Keys, Script, Words
-from workers.protocol.slots import key_of
+from workers.protocol.slots import key_of, slot_of
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,8 @@ class PipelinedClient(Redis):
             if self._node_of(words):
                 self.ask(words, answered)
             else:
-                _pass_on(NoMasterError("no node of the cluster has the slot of the key"), answered, words)
+                slot = slot_of(key_of(words) or b"")
+                _pass_on(NobodyYetError(f"no node of the cluster serves slot {slot} now"), answered, words)
 
     async def _execute(self, lane: _Lane, commands: Sequence[Sequence[Any]]) -> list[Any]:
         if self._is_closed:

@@ -46,7 +46,9 @@ def acl(role: str | None, recovery: str, machine: bool, settings: ReaperSettings
     groups = [group.keys for group in settings.groups]
     rules = [rules_of(one, mode, groups, [settings.namespace_keys]) for one in roles]
     if machine:
-        show_json([{"role": one.role, "rules": one.words} for one in rules])
+        show_json([{"role": one.role, "rules": one.words, "from_redis_8_8": one.newer} for one in rules])
         return
     for one in rules:
         show(f"# {one.role}", acl_line(one.role, ["on", ">PASSWORD", *one.words]), whole=True)
+        if one.newer:
+            show("# for redelivery in place, on Redis 8.8 and later:", f"# {acl_line(one.role, one.newer)}", whole=True)

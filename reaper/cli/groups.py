@@ -55,7 +55,7 @@ async def create(groups: Sequence[GroupKeys], begin: str, machine: bool, setting
     A group that was destroyed continues behind the last entry that it has received, as far as Redis still has it.
     """
     async with connected(settings) as (client, _):
-        created = {keys.pair: await create_group(client, keys, _STARTS[begin]) for keys in groups}
+        created = {keys.pair: await create_group(client, keys, _STARTS[begin]) for keys in dict.fromkeys(groups)}
     lines = (f"{pair}: {'created' if is_new else 'already exists'}" for pair, is_new in created.items())
     document = [{"group": pair, "created": is_new} for pair, is_new in created.items()]
     show_result(document, *lines, machine=machine)

@@ -52,6 +52,8 @@ _COMMANDS = {
 }
 _EMBEDDED = "get hgetall hlen pttl subscribe xlen zcard zcount zrangebyscore zrem"
 """What embedded workers run besides, because they recover."""
+_NEWER = {Role.WORKER: ("+xnack",), Role.REAPER: ("+xnack",)}
+"""Other servers reject a rule with a command that they do not know, and scripts do without it."""
 _LOOKS_AT_ALL = (Role.REAPER, Role.READ_ONLY, Role.OPERATOR)
 """Roles that use the keys of the namespace, and keys of the stream that belong to no group."""
 
@@ -67,6 +69,8 @@ class Rules:
     """Patterns, as ACL rules take them: wildcards in names are escaped."""
     channels: tuple[str, ...]
     """The same for Pub/Sub."""
+    newer: tuple[str, ...] = ()
+    """Further rules that only Redis 8.8 and later accept."""
 
     @property
     def words(self) -> list[str]:
@@ -95,6 +99,7 @@ def rules_of(role: Role, mode: RecoveryMode, pairs: Sequence[GroupKeys], namespa
         commands=tuple(sorted(commands)),
         keys=tuple(dict.fromkeys(keys)),
         channels=tuple(dict.fromkeys(channels)),
+        newer=_NEWER.get(role, ()),
     )
 
 

@@ -78,7 +78,7 @@ def _of_replicas(snapshot: Snapshot) -> Iterator[Problem]:
         where = f"in namespace {snapshot.namespace!r}"
         yield ProblemKind.NO_REPLICA, f"no live replica {where}. Start `{start}`, or name its namespace."
     has_scanned = any(replica.scan == SCANNED for replica in snapshot.live)
-    if not snapshot.groups and not has_scanned:
+    if not (snapshot.groups or snapshot.left_out or has_scanned):
         yield ProblemKind.NO_GROUPS, "no group is watched. Set groups."
     failed = [replica.scan for replica in snapshot.live if replica.scan not in ("", SCANNED)]
     if failed and not has_scanned:

@@ -237,6 +237,8 @@ class GroupWatch:
             entries = sum([await source.scanner.full() for source in list(self._sources.values())])
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if self._observer:
+            for source in self._sources.values():
+                source.scanner.forget_gone()  # an observer reports no lost deliveries
             return
         refusal = await self._lost.scan_ends({key: source.scanner for key, source in self._sources.items()})
         if refusal:

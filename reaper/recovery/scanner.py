@@ -91,8 +91,7 @@ class Scanner:
         """Scan the whole list, and forget timers of other entries. Return the number of entries. Raises RedisError."""
         self.timers.begin_sweep()
         self.false_recoveries.scan_begins()
-        for consumer, ids in self._held.items():
-            self._held_before.setdefault(consumer, bytearray()).extend(ids)
+        self._held_before = self._held if not self._held_before else self._all_held()
         self._held = {}
         entries = await self._read_all()
         while (forgotten := self.timers.sweep()) is not None:
@@ -102,6 +101,18 @@ class Scanner:
             await checkpoint()
         self.false_recoveries.scan_ends()
         return entries
+
+    def _all_held(self) -> dict[bytes, bytearray]:
+        """Return the entries of each consumer since the last full scan that was evaluated, as others failed meanwhile.
+
+        Entries that are neither pending nor gone are left out, because Redis may deny a part of every scan.
+        """
+        found: dict[bytes, bytearray] = {}
+        for consumer in self._held_before.keys() | self._held.keys():
+            ids = bytes(self._held_before.get(consumer, b"") + self._held.get(consumer, b"")).split()
+            left = [one for one in dict.fromkeys(ids) if one in self.timers or one in self._gone]
+            found[consumer] = bytearray(b"".join(one + b" " for one in left))
+        return {consumer: ids for consumer, ids in found.items() if ids}
 
     async def _read_all(self) -> int:
         entries, start = 0, FIRST

@@ -1,11 +1,12 @@
 """Finds the streams that fit the patterns of the settings, and knows the groups that were found.
 
-The replicas take turns, so that one of them scans at a time. It writes what it found to a hash (`reaper.watched`),
-which all of them read. So only a replica that scans needs the right to `SCAN`.
+The replicas take turns. One scans, and writes what it found to a hash (`reaper.watched`), which all of them read. So
+only one of the replicas needs the right to `SCAN`. A replica without it passes its turn on.
 """
 
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 from redis.asyncio import Redis
@@ -39,7 +40,8 @@ READ = "read which groups to watch"
 class Discovery:
     """The groups that are watched besides those that the settings name. `run` must be running."""
 
-    def __init__(self, context: ReplicaContext, tenures: Tenures) -> None:
+    def __init__(self, context: ReplicaContext, tenures: Tenures, digest: str) -> None:
+        """Replicas with the same ``digest`` of their settings take turns."""
         self._context = context
         self._client = context.client
         self._settings = context.settings
@@ -48,6 +50,8 @@ class Discovery:
         self._version: str | None = None
         self._is_news = anyio.Event()
         self._turn = anyio.Event()
+        self._digest = digest
+        self._may_scan_at_s = float("-inf")
         self.scan = ""
         """How the last scan of this replica went: SCANNED, or why it failed. '' = there was none."""
         self.found: Mapping[str, str] | None = None
@@ -58,8 +62,9 @@ class Discovery:
 
     @property
     def interval_ms(self) -> int | None:
-        """Time between two scans. None = no group is a pattern."""
-        return to_ms(self._settings.discovery) if self._settings.patterns else None
+        """Time between two scans. None = this replica does not scan."""
+        scans = self._settings.patterns and monotonic() >= self._may_scan_at_s
+        return to_ms(self._settings.discovery) if scans else None
 
     def hear(self, version: str, *, is_our_turn: bool) -> None:
         """Read the groups if they have changed, and scan if it is our turn."""
@@ -103,10 +108,18 @@ class Discovery:
                 self.scan = SCANNED
             except (RedisError, OSError) as error:
                 failure, self.scan = error, before if is_outage(error) else str(error)
+                if meaning_of(error) is Meaning.DENIED:
+                    await self._pass_turn_on()
             if self.scan != before:
                 self._context.changed()
                 if failure:
                     logger.warning("cannot scan for streams: %s", fields(cause=in_words(failure)))
+
+    async def _pass_turn_on(self) -> None:
+        """Let another replica scan at once. Try again after an interval, as an administrator may grant the right."""
+        self._may_scan_at_s = monotonic() + self._settings.discovery.total_seconds()
+        with suppress(RedisError, OSError):  # else another one scans an interval later
+            await self._client.zrem(self._keys.scanned, self._digest)
 
     # ---- scanning
 

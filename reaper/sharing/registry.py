@@ -61,7 +61,7 @@ class Registry:
         self._replica = replica
         self.digest = digest_of(context.settings)
         """Digest of the settings that replicas must share."""
-        self.discovery = Discovery(context, tenures)
+        self.discovery = Discovery(context, tenures, self.digest)
         self._asked = anyio.Event()
         self._told_at = self._due_at = float("-inf")
         self._took_s = 0.0

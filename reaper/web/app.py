@@ -51,7 +51,7 @@ class Overview:
 
     async def snapshot(self) -> Snapshot:
         """Return the state of the groups, as ``reaper status`` reads it."""
-        settings = self._reaper.settings  # a reload changes them
+        settings = self._reaper.settings
         return await take_snapshot(self._client, settings.namespace_keys, settings.groups, self._reaper.server)
 
 

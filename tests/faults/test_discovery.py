@@ -168,6 +168,16 @@ async def test_one_replica_with_the_right_to_scan_is_enough(server: RedisServer,
 
 
 @pytest.mark.usefixtures("with_users")
+async def test_a_replica_without_the_right_to_scan_passes_its_turn_on(server: RedisServer, client: Redis) -> None:
+    await stall(client, "orders:1")
+    rarely = {**OFTEN, "discovery_interval": 3_600}
+    async with running_reaper(await let_in(client, server, "blind", "-scan"), **rarely) as first:
+        await wait_until(lambda: "scan" in first._registry.discovery.scan, "it has no right to scan")
+        async with running_reaper(await let_in(client, server, "scanning"), **rarely):
+            await is_recovered(client, "orders:1")
+
+
+@pytest.mark.usefixtures("with_users")
 async def test_without_the_right_to_scan_people_add_groups(server: RedisServer, client: Redis) -> None:
     await stall(client, "orders:1")
     async with running_reaper(await let_in(client, server, "blind", "-scan"), **OFTEN) as reaper:
@@ -223,5 +233,5 @@ async def test_a_thousand_streams_come_and_go_under_two_replicas(
         await stall(client, "orders:last")
         await is_recovered(client, "orders:last")
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
-    assert any("groups=1000 names=orders:0/billing,…" in line for line in lines)
+    assert any("number=1000 groups=orders:0/billing,…" in line for line in lines)
     assert len(lines) < 100, "many changes are one line"

@@ -472,7 +472,7 @@ async def test_rights_are_read_from_the_scripts_and_what_they_reach_of_the_share
     assert commands_of("reaper", "lease_hand") == {"get", "del", "set", "publish", "xadd", "hget", "hdel"}
     assert {"zadd", "publish", "xadd", "xack"} <= commands_of("workers.protocol", "settle")
     assert "xautoclaim" not in commands_of("workers.protocol", "recover")
-    assert {"xclaim", "time", "xpending"} <= commands_of("workers.protocol", "settle")
+    assert {"xnack", "xclaim", "time", "xpending"} <= commands_of("workers.protocol", "settle")
 
 
 async def test_names_with_wildcards_give_rights_on_themselves_alone() -> None:
@@ -505,6 +505,16 @@ async def test_what_an_address_asks_of_a_connection_is_allowed(client: Redis, se
     async with commands_client(f"redis://{role.value}:{PASSWORD}@{where}") as ours:
         await ours.ping()
     assert await denials(client) == []
+
+
+async def test_rules_that_older_servers_reject_are_printed_as_comments() -> None:
+    words = ("acl", "--groups", "orders/billing")
+    answer = await run_command("redis://127.0.0.1:1/0", *words)
+    expected = [f"# ACL SETUSER {role} +xnack" for role in ("worker", "reaper")]
+    assert [line for line in answer.out.splitlines() if "xnack" in line] == expected
+    data = (await run_command("redis://127.0.0.1:1/0", *words, "-o", "json")).data
+    assert [one["role"] for one in data if "+xnack" in one["rules"]] == []
+    assert [one["role"] for one in data if "+xnack" in one["from_redis_8_8"]] == ["worker", "reaper"]
 
 
 @pytest.mark.contract

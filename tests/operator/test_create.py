@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_on_an_empty_server_it_creates_streams_and_groups(reaper: Command, client: Redis) -> None:
-    answer = await reaper("groups", "create", "orders/billing", "mail/sender")
+    answer = await reaper("groups", "create", "orders/billing", "mail/sender", "orders/billing")
     assert (answer.code, answer.out) == (0, "orders/billing: created\nmail/sender: created\n")
     (group,) = await client.xinfo_groups("orders")
     assert group["name"] == b"billing"

@@ -179,6 +179,7 @@ def test_of_groups_that_were_not_looked_at_the_replicas_say_how_many_are_ill() -
 
 def test_without_any_group_there_is_nothing_to_watch() -> None:
     assert _troubles(replace(a_snapshot(), groups=())) == [ProblemKind.NO_GROUPS]
+    assert _troubles(replace(a_snapshot(), groups=(), left_out=2)) == [], "none of them was asked for"
 
 
 def test_a_pattern_that_finds_no_stream_now_is_no_problem() -> None:

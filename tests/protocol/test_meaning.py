@@ -95,6 +95,10 @@ async def test_what_is_not_there_or_is_something_foreign_is_told_from_what_is_re
     assert [is_nothing_there(error) for error in met] == [True, True, True, False]
     assert meaning_of(met[1]) is Meaning.NO_GROUP
     assert not is_nothing_there(b"WRONGTYPE is a value")
+    in_scripts = [("XPENDING", "stream", "absent"), ("HGETALL", "text"), ("XADD", "stream", "0-0", "a", "b")]
+    met = [await _error_of(client, "EVAL", "return redis.call(unpack(ARGV))", "0", *words) for words in in_scripts]
+    assert [is_nothing_there(error) for error in met] == [True, True, False]
+    assert [meaning_of(error) for error in met] == [Meaning.NO_GROUP, Meaning.REFUSED, Meaning.UNCLEAR]
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,20 @@ async def test_what_nobody_held_was_dropped_with_no_consumer() -> None:
     assert watched.scanner.gone_by_consumer() == {b"w1": [b"2-1"]}
 
 
+async def test_scans_that_fail_again_and_again_remember_each_entry_once() -> None:
+    """Redis may deny a part of every scan, so it is never known which deliveries were lost."""
+    rows = [[b"1-1", b"w1", 5, 1], [b"2-1", b"w2", 5, 1], [b"3-1", b"w2", 5, 1]]
+    watched = Watched(Rows(rows))
+    for _ in range(3):
+        await watched.scanner.full()
+    del rows[1]
+    for _ in range(3):
+        await watched.scanner.full()
+    held = {consumer: bytes(ids) for consumer, ids in watched.scanner._held_before.items()}
+    assert held == {b"w1": b"1-1 ", b"w2": b"2-1 3-1 "}
+    assert watched.scanner.gone_by_consumer() == {b"w2": [b"2-1"]}
+
+
 @pytest.mark.parametrize(("ready", "due"), [(False, ["1-1"]), (True, [])])
 async def test_what_nobody_holds_is_due_at_once_unless_it_is_ready_where_it_is(ready: bool, due: list[str]) -> None:
     watched = Watched(Rows([[b"1-1", b"", -1, 2]]))

@@ -6,9 +6,11 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 from redis.exceptions import ResponseError
 
+from tests.support.patience import PATIENCE_S
 from tests.workers.scene import make_held
 from workers import Job
 from workers.backoff import Backoff
@@ -207,6 +209,25 @@ async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock
     await task
     assert held.interruption is Interruption.LOST
     assert settled.verdicts == []
+
+
+async def test_a_job_is_stopped_at_its_timeout_if_its_timer_comes_early(clock: Clock) -> None:
+    """uvloop rounds times to milliseconds."""
+
+    async def handle(_job: Job) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    held, settled = hold(), Settled()
+    held.timeout_s = 1.0
+    clock.now = asyncio.get_running_loop().time() - held.timeout_s  # the timer runs at once, and the clock stands still
+    runner = runner_of(context_of(held, Redis(clock)), handle, settled)
+
+    async def perform() -> None:
+        await runner.perform(held, asyncio.current_task(), monotonic())
+
+    with anyio.fail_after(PATIENCE_S):
+        await asyncio.get_running_loop().create_task(perform())
+    assert [verdict.reason for verdict in settled.verdicts] == ["timeout"]
 
 
 class EnoughError(Exception):

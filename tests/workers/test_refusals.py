@@ -126,24 +126,26 @@ async def test_a_settlement_that_is_repeated_ends_the_span_of_its_delivery_once(
 async def test_a_verdict_that_the_server_rejects_is_tried_again_and_keeps_no_other_one_waiting(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, ack = [], Moves.ack
+    is_rejected, ack = True, Moves.ack
 
-    async def refusing(moves: Moves, client: Any, source: str, ids: Sequence[bytes], **more: Any) -> object:
-        asked.append(len(ids))
-        if len(asked) < 8 and bad in ids:
+    async def rejecting(moves: Moves, client: Any, source: str, ids: Sequence[bytes], **more: Any) -> object:
+        if is_rejected and bad in ids:
             raise ResponseError("something without a code")
         return await ack(moves, client, source, ids, **more)
 
-    async def handle(_job: Job) -> None:
-        """Return."""
+    async def handle(job: Job) -> None:
+        if job.fields[b"n"] == b"4":
+            raise Reject("malformed")
 
-    monkeypatch.setattr(Moves, "ack", refusing)
+    monkeypatch.setattr(Moves, "ack", rejecting)
     bad = (await enqueue(client, 1, 2, 3))[0].encode()
     async with running(make_worker(server.url, handle)) as worker:
-        await wait_until(lambda: worker.counts.acked == 2, "the others are settled")
-        assert len(asked) < 8
-        await wait_for_settled(worker, 3)
-    assert (worker.counts.acked, worker.counts.held) == (3, 0)
+        await wait_until(lambda: worker.counts.acked == 2, "the others are acknowledged")
+        await enqueue(client, 4)
+        await wait_until(lambda: worker.counts.dead_lettered == 1, "other verdicts are settled")
+        is_rejected = False
+        await wait_until(lambda: worker.counts.acked == 3, "it is settled, too")
+    assert (worker.counts.held, await pending_of(client)) == (0, [])
 
 
 # ---- proof of life

@@ -44,7 +44,7 @@ class DeliveryFacts:
             columns["type"] = [(self._type_of(job) or "").replace(",", "_") for job in jobs]
         columns["delivery"] = [job.deliveries for job in jobs]
         if [job.times_delivered for job in jobs].count(1) != len(jobs):  # otherwise the entry IDs say it
-            columns["ready_ms"] = list(map(self._ready_ms, jobs))
+            columns["ready_ms"] = [entry_ms(job.raw_entry_id) if job.times_delivered == 1 else UNKNOWN for job in jobs]
         columns["delivered_ms"] = [job.delivered_ms for job in jobs]
         columns["begun_ms"] = self._begun_ms(jobs)
         columns["run_ms"] = [job.run_ms for job in jobs]
@@ -58,11 +58,6 @@ class DeliveryFacts:
                 shown = {value: "" if value is None else str(value) for value in set(values)}
                 fields += (name, ",".join(map(shown.__getitem__, values)))
         return fields
-
-    @staticmethod
-    def _ready_ms(job: Job) -> int | str:
-        """Return when this delivery could be read, in ms of the server's clock. Redis keeps it of the first one."""
-        return entry_ms(job.raw_entry_id) if job.times_delivered == 1 else UNKNOWN
 
     def _begun_ms(self, jobs: Sequence[Delivery]) -> Sequence[int | None]:
         """Return when each handler began, in ms of the server's clock, or None if it never began."""

@@ -69,7 +69,7 @@ class Runner(WorkerPart):
                 job.runs_from = first_beat_at(began, membership.visibility_s)
             job.begin(began, runner)
             if job.timeout_s != inf:  # the event loop's clock is the monotonic one
-                timer = asyncio.get_running_loop().call_at(job.deadline, self._expire, (job,))
+                timer = asyncio.get_running_loop().call_at(job.deadline, self._expire, (job,), job.deadline)
             if self._telemetry.traces and not job.is_unsampled:
                 with self._telemetry.running((job,)):
                     verdict = await execute(self._invoke, job, self._backoff, runner)
@@ -130,7 +130,8 @@ class Runner(WorkerPart):
         for job in jobs:
             job.begin(began, runner)
         deadline = began + min([job.timeout_s for job in jobs])
-        timer = asyncio.get_running_loop().call_at(deadline, self._expire, jobs) if deadline != inf else None
+        loop = asyncio.get_running_loop()
+        timer = loop.call_at(deadline, self._expire, jobs, deadline) if deadline != inf else None
         try:
             with self._telemetry.running(jobs) if self._telemetry.traces else nullcontext():
                 return await batch.call.execute(jobs, self._backoff, runner)
@@ -231,11 +232,10 @@ class Runner(WorkerPart):
             else:
                 self._settlements.add(job, interrupted(job), job.started, now)
 
-    def _expire(self, jobs: Sequence[Delivery]) -> None:
-        """Stop the handlers of jobs that have exceeded their timeouts."""
-        now = monotonic()
+    def _expire(self, jobs: Sequence[Delivery], deadline: float) -> None:
+        """Stop the handlers of jobs whose timeouts end at ``deadline``. uvloop calls it up to 1 ms too early."""
         for job in jobs:
-            if job.is_overdue(now) and job.interruption is None and self.expires:
+            if job.is_overdue(deadline) and job.interruption is None and self.expires:
                 self._reporter.timed_out(job, goes_on=self._way_of(job).in_thread)
                 job.interrupt(Interruption.TIMEOUT)
 

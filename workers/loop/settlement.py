@@ -107,15 +107,15 @@ class Settlements(WorkerPart):
             timer.cancel()
 
     async def _settle_what_waits(self) -> None:
-        """Make one call for each kind of verdict and stream, until one fails."""
+        """Make one call for each kind of verdict and stream, with a pause after each that fails."""
         for waiting in (*self._acks.values(), *self._others.values()):
             if not self._unanswered and not waiting:
                 continue
-            if not await self._settle_some(waiting):
-                self._failures += 1
-                await anyio.sleep(pause_s(self._failures))
-                return
-            self._failures = 0
+            if await self._settle_some(waiting):
+                self._failures = 0
+                continue
+            self._failures += 1
+            await anyio.sleep(pause_s(self._failures))
 
     async def _settle_some(self, waiting: list[Delivery]) -> bool:
         """Make one call: the one without an answer, or the next one. Return False if it failed."""
@@ -177,19 +177,20 @@ class Settlements(WorkerPart):
                 return self._answered(batch, [Settled(SettleResult.REJECTED)] * len(batch))
             self._membership.join_again()
         elif meaning in (Meaning.UNCLEAR, Meaning.REFUSED) or was_not_run(error):
+            waiting = self._waiting_beside(batch[0])
             if meaning in (Meaning.UNCLEAR, Meaning.REFUSED) and len(batch) > 1:
                 self._one_by_one = len(batch)  # one of them may be the cause
-            self._wait_again(batch)
+                waiting[:0] = batch
+            else:
+                waiting += batch  # behind the others, so that these are settled first
             self._end_call()
         self._reporter.failed(_part(source), error)
         await drop_idle(self._commands, error)
         return False
 
-    def _wait_again(self, batch: Sequence[Delivery]) -> None:
-        """Let deliveries wait behind the others, so that these are settled first."""
-        for job in batch:
-            waiting = self._acks if job.verdict.outcome is Outcome.ACK else self._others
-            waiting[job.source.key].append(job)
+    def _waiting_beside(self, job: Delivery) -> list[Delivery]:
+        """Return the deliveries that wait for the same kind of call."""
+        return (self._acks if job.verdict.outcome is Outcome.ACK else self._others)[job.source.key]
 
     def _end_call(self) -> None:
         """Note that the call was answered, or certainly had no effect."""
@@ -213,7 +214,7 @@ class Settlements(WorkerPart):
                     self._count(job, settled)
         source.forget(batch)
         source.hold(denied)
-        self._wait_again(denied)
+        self._waiting_beside(batch[0]).extend(denied)
         self._gathered -= len(batch) - len(denied)
         if not denied:
             self._reporter.works(_part(source))

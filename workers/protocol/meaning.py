@@ -73,7 +73,7 @@ _CODES: dict[type[BaseException], str] = {
     OutOfMemoryError: "OOM",
 }
 """Classes of redis-py whose texts have no code any more."""
-_CODE = re.compile(r"^-?([A-Z]{2,}) | -([A-Z]{2,}) ")  # 6.2 has it in the midst of an error of a script
+_CODE = re.compile(r"^-?([A-Z]{2,}) |user_script: ?\d+: -?([A-Z]{2,}) ")  # 6.2 has it behind the place in a script
 _LOCKED_OUT = frozenset({"NOAUTH", "WRONGPASS"})
 # The answers of a node that is up but not (any more) the one for writes. Drop the connection and look again. ASK
 # belongs here, too. While a slot moves, a call on several of its keys is served at neither end.

@@ -38,13 +38,16 @@ end
 local function read_settings()
   local values = redis.call('HMGET', settings, 'policy', 'recovery', 'paused', 'visibility_ms', 'max_deliveries', 'former_until',
     'former_visibility_ms', 'former_max_deliveries', 'beat', 'unbroken', 'gap')
-  local in_force = { policy = values[1], recovery = values[2], paused = values[3] == '1' }
-  for i, name in ipairs({ 'own_visibility_ms', 'own_max_deliveries', 'former_until', 'former_visibility_ms', 'former_max_deliveries',
-    'beat', 'unbroken', 'gap' }) do
-    in_force[name] = whole_number(values[i + 3], 0)
+  local visibility = whole_number(values[4], 0)
+  if not values[1] or visibility == 0 then
+    return nil
   end
+  local in_force = { policy = values[1], recovery = values[2], paused = values[3] == '1', own_visibility_ms = visibility,
+    own_max_deliveries = whole_number(values[5], 0), former_until = whole_number(values[6], 0),
+    former_visibility_ms = whole_number(values[7], 0), former_max_deliveries = whole_number(values[8], 0),
+    beat = whole_number(values[9], 0), unbroken = whole_number(values[10], 0), gap = whole_number(values[11], 0) }
   count_former(in_force)
-  return in_force.policy and in_force.own_visibility_ms > 0 and in_force or nil
+  return in_force
 end
 
 local NO_SETTINGS = 'NOSETTINGS the group has no settings: join it first'

@@ -1,10 +1,25 @@
 -- Ready again: where the entry is (policy `in-place`), or as a copy.
 
+local may_nack -- this server runs XNACK for us, as Redis 8.8 does; nil = not asked yet
+local function nacked(entry_id, count)
+  if may_nack == nil then
+    local is_known, may = pcall(redis.acl_check_cmd, 'XNACK', source, group, 'FAIL', 'IDS', '1', entry_id) -- from Redis 7.0 on
+    may_nack = is_known and may
+  end
+  if may_nack then
+    may_nack = type(redis.pcall('XNACK', source, group, 'FAIL', 'IDS', '1', entry_id, 'RETRYCOUNT', count)) == 'number'
+  end
+  return may_nack
+end
+
 -- Makes an entry ready where it is. Redis looks for its place among all pending entries from the youngest end on, unless it is older than
 -- all. So what recovery makes ready gets a descending TIME: a mass of equal IDLE times would cost the square of its size. The TIME counts
 -- these entries, by numbers that are taken by the thousand, because a call costs more.
 local made, made_until, MADE_AT_ONCE = 0, 0, 1000
 local function release_in_place(row, in_force, count)
+  if nacked(row[1], count) then
+    return
+  end
   local word, ms = 'IDLE', 4 * READY_MS
   if in_force.recovers then
     if made == made_until then
