@@ -43,7 +43,6 @@ A variable that ends in `_FILE` names a file with the value, for example `REAPER
 ([secrets](redis.md#secrets)). The variable with the value itself is stronger.
 
 A duration is a number with a unit (`ms`, `s`, `m`, `h`, `d`): `30s`, `24h`. A number alone is seconds.
-A rate is a number per second.
 
 ## The address of Redis
 

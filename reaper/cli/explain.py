@@ -69,8 +69,9 @@ def _nothing_found(job: str, searched: list[FoundJob], depth: int) -> str:
     if not searched:
         return f"job {job!r} was not found: no group is known. Name one with --group."
     complete = all(one.complete for one in searched)
-    part, advice = ("", "") if complete else (f"the newest {depth} entries of ", ", or raise --depth")
-    return f"job {job!r} was not found in {part}{', '.join(one.keys.pair for one in searched)}. Check the ID{advice}."
+    part, advice = ("", "") if complete else (f"the newest {depth} entries of ", ", raise --depth")
+    where = part + ", ".join(one.keys.pair for one in searched)
+    return f"job {job!r} was not found in {where}. Check the ID{advice}, or name another group with --group."
 
 
 def _lines(one: Explanation) -> list[str]:

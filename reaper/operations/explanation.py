@@ -85,7 +85,7 @@ class Explanation:
         left = 0 if job.is_given_back else max(0, -late_ms)
         if wait and wait.left_ms > left:
             left = wait.left_ms
-            since = "" if wait.has_ended else ", counted from the next heartbeat,"
+            since = "" if wait.gap_has_ended else ", counted from the next heartbeat,"
             when = f"unless it is settled or extended, recovery waits {duration(left)}, and then{since}"
         elif job.is_given_back:
             when = "it was given back, so at the next scan"

@@ -237,6 +237,7 @@ class GroupWatch:
             entries = sum([await source.scanner.full() for source in list(self._sources.values())])
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if self._observer:
+            self._observer.log()  # also if no delivery has become overdue since
             for source in self._sources.values():
                 source.scanner.forget_gone()  # an observer reports no lost deliveries
             return

@@ -93,3 +93,15 @@ async def test_an_observer_and_a_holder_do_not_keep_each_other_from_anything(cas
         jobs = await case.stalled(3)
         assert sorted(await case.work_off(nothing_left)) == jobs
     assert set(await case.recovered()) == set(jobs)
+
+
+async def test_an_observer_logs_false_alarms_although_no_other_delivery_becomes_overdue(
+    case: Case, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr("reaper.recovery.observing.LOG_MS", 0)
+    (job,) = await case.stalled(1)
+    async with holding(quick_settings(case.server, observe=True)):
+        await case.wait_for_report(lambda report: report.recovered == 1, "it is counted", namespace="reaper-observe")
+        await case.client.xack(case.keys.stream, case.keys.group, job)
+        await wait_until(lambda: "false_alarms=1" in caplog.text, "the counts are logged during the term")

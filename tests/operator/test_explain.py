@@ -13,6 +13,7 @@ from workers import Producer
 
 pytestmark = pytest.mark.anyio
 
+ADVICE = "Check the ID, or name another group with --group."
 USED_UP = "dead-lettered after 3 deliveries, or quarantined again if the last one never began"
 
 
@@ -70,7 +71,7 @@ async def test_a_job_of_a_pair_that_nobody_watches_is_found_where_the_pair_is_na
     assert _shown(told, "group", "place") == ["orders/billing", "pending"]
     assert told["obstacles"] == ["no live replica in namespace 'reaper'. Start `reaper run`, or name its namespace."]
     missed = await reaper("explain", "order-1", "--group", "orders/billing")
-    assert (missed.code, missed.err) == (1, "error: job 'order-1' was not found in orders/billing. Check the ID.\n")
+    assert (missed.code, missed.err) == (1, f"error: job 'order-1' was not found in orders/billing. {ADVICE}\n")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ async def test_a_job_nobody_knows_is_1(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     people, machines = await reaper("explain", entry_id(99)), await reaper("explain", entry_id(99), "-o", "json")
     assert (people.code, machines.code, machines.data["status"]) == (1, 1, "not_possible")
-    assert people.err == f"error: job {entry_id(99)!r} was not found in orders/billing. Check the ID.\n"
+    assert people.err == f"error: job {entry_id(99)!r} was not found in orders/billing. {ADVICE}\n"
 
 
 async def test_what_comes_from_outside_stays_on_its_line(scene: Scene, reaper: Command) -> None:
@@ -247,4 +248,4 @@ async def test_a_search_that_is_cut_short_says_so(scene: Scene, reaper: Command)
         await scene.add("n", number)
     answer = await reaper("explain", "order-1", "--depth", "3")
     assert answer.code == 1
-    assert "was not found in the newest 3 entries of orders/billing. Check the ID, or raise --depth." in answer.err
+    assert "was not found in the newest 3 entries of orders/billing. Check the ID, raise --depth, or" in answer.err

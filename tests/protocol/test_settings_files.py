@@ -68,12 +68,12 @@ def test_a_value_is_stronger_than_a_file(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_file_that_is_not_there_is_said(secret: Path) -> None:
     secret.unlink()
-    assert sentence() == (f"cannot read file {secret}: No such file or directory.")
+    assert sentence() == f"cannot read file {secret}, which SHOP_REDIS_URL_FILE names: No such file or directory."
 
 
 def test_a_file_without_text_is_said(secret: Path) -> None:
     secret.write_bytes(b"\xff\xff")
-    assert f"cannot read file {secret}: 'utf-8' codec" in sentence()
+    assert f"cannot read file {secret}, which SHOP_REDIS_URL_FILE names: 'utf-8' codec" in sentence()
 
 
 def test_a_value_that_cannot_be_is_said_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

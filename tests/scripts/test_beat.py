@@ -124,7 +124,7 @@ async def test_without_a_visibility_timeout_nothing_is_noted(timed: Timed) -> No
 
 
 async def test_the_first_beat_ends_no_known_gap_and_recovery_waits_for_one_timeout(timed: Timed) -> None:
-    assert await timed.wait_told() == RecoveryWait(V, 0, has_ended=False)
+    assert await timed.wait_told() == RecoveryWait(V, 0, gap_has_ended=False)
     assert await timed.beat() == [START_MS, V, 0]
     assert (await timed.field("unbroken"), await timed.field("beat")) == (START_MS, START_MS)
     await timed.pass_ms(4_000)
@@ -323,11 +323,11 @@ async def test_fields_that_are_no_numbers_are_no_beat(timed: Timed, fields: dict
         (RecoveryWait(1_500, 900), "recovery waits 1.5 s: no heartbeat could be served for 0.9 s"),
         (RecoveryWait(12_000, 0), "recovery waits 12 s: no heartbeat could be served in this group before"),
         (
-            RecoveryWait(30_000, 41_000, has_ended=False),
+            RecoveryWait(30_000, 41_000, gap_has_ended=False),
             "recovery waits 30 s after the next heartbeat: none was served for 41 s",
         ),
         (
-            RecoveryWait(30_000, 0, has_ended=False),
+            RecoveryWait(30_000, 0, gap_has_ended=False),
             "recovery waits 30 s after the next heartbeat: none was served in this group before",
         ),
     ],

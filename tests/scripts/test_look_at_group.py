@@ -83,7 +83,7 @@ async def test_it_shows_for_how_long_recovery_waits_as_the_status_does(scene: Sc
     snapshot = await take_snapshot(scene.client, namespace_keys("reaper"), asked=[scene.keys])
     wait = snapshot.groups[0].recovery_wait
     assert wait is not None
-    assert (wait.gap_ms, wait.has_ended) == (12_000, True)
+    assert (wait.gap_ms, wait.gap_has_ended) == (12_000, True)
     assert 30_000 - SLACK_MS < wait.left_ms <= seen.recovery_waits_ms <= 30_000
 
 

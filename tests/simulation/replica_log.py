@@ -30,9 +30,11 @@ def read_log(told: Callable[[str, str], None]) -> Iterator[None]:
     """Call ``told`` with each loss that a replica logs, and its consumer. All other logs may be disabled meanwhile."""
     logger, reader = logging.getLogger("reaper.recovery.notes"), _Reader(told)
     manager, logger.manager = logger.manager, logging.Manager(logging.root)
+    logging.disable(manager.disable)  # loggers forget which levels were disabled
     logger.addHandler(reader)
     try:
         yield
     finally:
         logger.removeHandler(reader)
         logger.manager = manager
+        logging.disable(manager.disable)

@@ -147,7 +147,7 @@ class Membership:
         elif joined.created_at:
             logger.info("group created: %s", fields(group=pair, start=joined.created_at))
         if self.joins and joined.group_settings != self.group_settings:
-            logger.warning("group settings changed: %s", fields(group=pair, settings=joined.group_settings))
+            logger.warning("group settings changed: %s", fields(group=pair, **joined.group_settings.facts()))
         if joined.begins:
             logger.info("no reaper serves the group, its workers recover stalled jobs: %s", fields(group=pair))
         if joined.mismatch and joined.mismatch != self._mismatch:

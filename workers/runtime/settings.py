@@ -204,7 +204,10 @@ def load_settings(
         if value := os.environ.get(variable):
             values[name], sources[name] = value, f"in the environment as {variable}"
         elif named := os.environ.get(f"{variable}{FILE_SUFFIX}"):
-            values[name], sources[name] = _read_value(Path(named)), f"in the file that {variable}{FILE_SUFFIX} names"
+            values[name], sources[name] = (
+                _read_value(f"{variable}{FILE_SUFFIX}", Path(named)),
+                f"in the file that {variable}{FILE_SUFFIX} names",
+            )
             address_file = Path(named) if name == ADDRESS else address_file
     values |= given
     sources |= {name: f"as flag --{name.replace('_', '-')}" for name in given}
@@ -228,12 +231,13 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in kind.model_fields}
 
 
-def _read_value(file: Path) -> str:
-    """Return the stripped content of a file that a variable names. Raises ConfigurationError."""
+def _read_value(variable: str, file: Path) -> str:
+    """Return the stripped content of the file that ``variable`` names. Raises ConfigurationError."""
     try:
         return file.read_text(encoding="utf-8-sig").strip()
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"cannot read file {file}: {getattr(error, 'strerror', error)}.") from error
+        cause = getattr(error, "strerror", error)
+        raise ConfigurationError(f"cannot read file {file}, which {variable} names: {cause}.") from error
 
 
 def _check_environment(kind: type[Settings], prefix: str) -> None:

@@ -43,6 +43,16 @@ class GroupSettings:
         """The visibility timeout, as scripts take it."""
         return round(self.visibility_timeout / timedelta(milliseconds=1))
 
+    def facts(self) -> dict[str, object]:
+        """Return the fields of a log line, with the names of the group's hash."""
+        return {
+            "policy": self.redelivery,
+            "visibility_ms": self.visibility_ms,
+            "max_deliveries": self.max_deliveries,
+            "recovery": self.recovery,
+            "reads_retries": self.reads_retries,
+        }
+
 
 def complaints(group_settings: Mapping[str, str], now_ms: int) -> list[str]:
     """Return how the settings of live workers differ from the group's, by their registrations."""

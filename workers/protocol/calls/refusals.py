@@ -23,19 +23,19 @@ class RecoveryWait:
     """For how long, if there is no other gap meanwhile."""
     gap_ms: int
     """For how long no heartbeat could be served before; 0 = it is not known, because there was none before."""
-    has_ended: bool = True
+    gap_has_ended: bool = True
     """Heartbeats are served again; else recovery waits until they are, and for ``left_ms`` more."""
 
     def facts(self) -> dict[str, object]:
         """Return what a log line reports of it, in seconds."""
         gap_s = round(self.gap_ms / 1000, 1) if self.gap_ms else None
-        return {"wait_s": round(self.left_ms / 1000, 1), "gap_s": gap_s, "has_ended": self.has_ended}
+        return {"wait_s": round(self.left_ms / 1000, 1), "gap_s": gap_s, "gap_has_ended": self.gap_has_ended}
 
     def __str__(self) -> str:
         """Say for how long recovery waits, and why: ``recovery waits 12 s: no heartbeat could be served for 41 s``."""
         left = f"recovery waits {_seconds(self.left_ms)}"
         since = f"for {_seconds(self.gap_ms)}" if self.gap_ms else "in this group before"
-        if not self.has_ended:
+        if not self.gap_has_ended:
             return f"{left} after the next heartbeat: none was served {since}"
         return f"{left}: no heartbeat could be served {since}"
 
@@ -56,7 +56,7 @@ def recovery_wait(settings: Mapping[str, str], now_ms: int) -> RecoveryWait | No
     visibility_ms = max(in_force_ms, number("former_visibility_ms") if number("former_until") > now_ms else 0)
     gap_ms = abs(now_ms - beat)
     if not beat or not unbroken or gap_ms * GAP_PART > in_force_ms:
-        return RecoveryWait(visibility_ms, gap_ms if beat else 0, has_ended=False)
+        return RecoveryWait(visibility_ms, gap_ms if beat else 0, gap_has_ended=False)
     left_ms = min(unbroken, now_ms) + visibility_ms - now_ms
     return RecoveryWait(left_ms, number("gap")) if left_ms > 0 else None
 
