@@ -175,7 +175,8 @@ def _probe_routes(pulse: Pulse, obstacles: Obstacles, client: Redis) -> "list[Ba
         try:
             from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
         except ImportError:
-            return Response("no metrics: the extra 'telemetry' is not installed\n", 404, NO_STORE, "text/plain")
+            advice = "Run pip install '.[telemetry]' in your clone."
+            return Response(f"no metrics: telemetry is not installed. {advice}\n", 404, NO_STORE, "text/plain")
         return Response(generate_latest(), 200, {**NO_STORE, "Content-Type": CONTENT_TYPE_LATEST})
 
     return [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)]
