@@ -62,7 +62,6 @@ class WorkerProcess:
         # ---- the parts
         self._context = context = WorkerContext(settings, callbacks)
         self.consumer, self.counts = context.consumer, context.reporter.counts
-        self._upkeep = Upkeep(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)
         self._heartbeat = Heartbeat(context, begin)
         isolation = Isolation(context.membership.both, lambda: context.membership.visibility_s)
@@ -78,6 +77,7 @@ class WorkerProcess:
             self._runner.perform_batch,
         )
         self._reader = Reader(context, self._slots, self._adoption)
+        self._upkeep = Upkeep(context, self._reader) if settings.recovery is RecoveryMode.EMBEDDED else None
 
     # ---- life
 

@@ -70,6 +70,8 @@ class Explanation:
             case Place.SETTLED if job.events and job.events[-1].event == EventName.LOST_DELIVERY:
                 command = f"reaper groups requeue {group.keys.word} {job.entry_id}"
                 return None, f"nothing, because its consumer or group was deleted: `{command}` makes it ready again"
+            case Place.SETTLED if job.events and job.events[-1].event == EventName.LOST_PAYLOAD:
+                return None, "nothing, because its entry was deleted before it was settled: enqueue the job again"
             case Place.SETTLED:
                 return None, "nothing: it is settled"
             case _:

@@ -77,13 +77,9 @@ class Hands:
         self.board.age()
         return self.recover(*ids, source=source)
 
-    def walk(self, consumer: str) -> Any:
+    def walk(self, consumer: str, room: int = 5) -> Any:
         """Recover by a page, as an embedded worker."""
-        return self.board.call("recover", self.board.keys.stream, "", 0, BUDGET, consumer, "-", 100)
-
-    def claim(self, consumer: str, entry_id: bytes) -> None:
-        """Claim a delivery where it is, as a third party does."""
-        self.board.redis("XCLAIM", self.board.keys.stream, "billing", consumer, 0, entry_id)
+        return self.board.call("recover", self.board.keys.stream, "", 0, BUDGET, consumer, "-", 100, room)
 
     def move_due(self, lease: str = LEASE) -> Any:
         """Move what is due, and look at the gate."""

@@ -52,6 +52,9 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         "a quarantined job that is given back is ready": Mutant(
             ("settle", "recover"), "local waits = due or job.quarantined", "local waits = due"
         ),
+        "embedded workers claim last deliveries": Mutant(
+            ("recover",), "reason == 'visibility_timeout' and take", "fate ~= 'dead' and take", "stream, embedded"
+        ),
         "no lease is asked for": Mutant(("recover", "move_due"), "holder ~= '' and found == holder", "holder ~= ''"),
         "no gate": Mutant(("move_due",), "in_doubt < gate_width()", "true", "stream, reaper, plain workers"),
     }

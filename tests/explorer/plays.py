@@ -90,7 +90,7 @@ def _act(world: World, player: Player, number: int) -> None:
         if world.setting.recovery == "reaper":
             world.recover()
         else:
-            world.walk(player)
+            world.walk(player, world.random.choice((0, 1, 2, 3)))
     else:
         does = {
             READ: world.read, START: world.start, FINISH: world.finish, SETTLE: world.settle,
@@ -149,7 +149,7 @@ def rest(world: World) -> None:
 
 def _work(world: World, player: Player) -> None:
     if world.setting.recovery == "embedded":
-        world.walk(player)
+        world.walk(player, 3, faults=False)
     world.read(player, faults=False)
     for _ in range(6):
         world.start(player)

@@ -94,7 +94,10 @@ async def test_an_embedded_worker_recovers_by_the_page(
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     board.age()
     walker = replace(group_moves, authority=NO_LEASE)
-    page = await walker.recover_page(client, STREAM, consumer=B, page="-")
+    page = await walker.recover_page(client, STREAM, consumer=B, page="-", room=1)
     assert isinstance(page, Recovery)
     assert (page.next_page, [row.entry_id for row in page.rows]) == ("(" + ids[1].decode(), ids[:2])
+    assert [row.outcome for row in page.rows] == [Recovered.CLAIMED, Recovered.REDELIVERED]
+    [((entry_id, flat), times)] = page.claimed
+    assert (entry_id, flat, times) == (ids[0], [b"n", b"0"], 2)
     assert await replace(walker, journal_limit=0).move_due(client) == DueMoves(released=[])

@@ -122,12 +122,16 @@ def test_a_last_failure_and_a_rejection_are_dead_letters(hands: Hands, policy: s
 
 
 @each_policy
-def test_embedded_workers_make_ready_what_others_do_not_extend(hands: Hands, policy: str) -> None:
+def test_an_embedded_worker_claims_overdue_deliveries_and_makes_the_others_ready(hands: Hands, policy: str) -> None:
     hands.fresh(policy, "embedded", jobs=5)
     hands.read(A)
     hands.board.age()
     assert len(hands.walk(A)[5]) == 0, "its own deliveries are in hand"
-    assert hands.event_of(hands.walk(B))[b"entry"].count(b",") == 4
+    reply = hands.walk(B, room=3)
+    assert hands.event_of(reply)[b"entry"].count(b",") == 4
+    assert [times for _, times in reply[7]] == [2, 2, 2]
+    mine = [(row[0], row[3]) for row in hands.board.pending("orders") if row[1] == B.encode()]
+    assert mine == [(entry[0], 2) for entry, _ in reply[7]]
 
 
 @each_policy

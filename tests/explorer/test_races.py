@@ -45,7 +45,8 @@ def test_where_it_changed_hands_in_place_a_late_verdict_takes_nothing_from_the_n
 ) -> None:
     hands.fresh(recovery="embedded")
     [entry] = hands.read(A)
-    hands.claim(B, entry)
+    hands.board.age()
+    hands.walk(B)
     assert (hands.settle(A, verb, entry), hands.extend(A, entry)) == ([0], 0)
     assert hands.extend(B, entry, times=2) == 1
 
@@ -53,7 +54,8 @@ def test_where_it_changed_hands_in_place_a_late_verdict_takes_nothing_from_the_n
 def test_where_it_changed_hands_in_place_a_late_ack_wins(hands: Hands) -> None:
     hands.fresh(recovery="embedded")
     [entry] = hands.read(A)
-    hands.claim(B, entry)
+    hands.board.age()
+    hands.walk(B)
     assert (hands.ack(A, entry), hands.ack(B, entry)) == (1, [0])
     assert (hands.extend(B, entry, times=2), hands.settle(B, "nack", entry, times=2)) == (0, [0])
 
@@ -61,7 +63,8 @@ def test_where_it_changed_hands_in_place_a_late_ack_wins(hands: Hands) -> None:
 def test_what_the_new_owner_gave_back_by_a_copy_runs_again(hands: Hands) -> None:
     hands.fresh(recovery="embedded")
     [entry] = hands.read(A)
-    hands.claim(B, entry)
+    hands.board.age()
+    hands.walk(B)
     hands.settle(B, "nack", entry, times=2)
     assert (hands.ack(A, entry), len(hands.read(A))) == ([0], 1)
 
@@ -69,7 +72,8 @@ def test_what_the_new_owner_gave_back_by_a_copy_runs_again(hands: Hands) -> None
 def test_what_the_new_owner_gave_back_in_place_is_ended_by_a_late_ack(hands: Hands) -> None:
     hands.fresh("in-place", "embedded")
     [entry] = hands.read(A)
-    hands.claim(B, entry)
+    hands.board.age()
+    hands.walk(B)
     hands.settle(B, "nack", entry, times=2)
     assert (hands.ack(A, entry), hands.board.pending("orders"), hands.walk(B)[5]) == (1, [], [])
 
@@ -208,7 +212,8 @@ def test_when_the_group_is_destroyed_nothing_is_settled_until_it_is_there_again(
 def test_a_bare_xack_of_a_former_owner_settles_in_place_and_hits_nothing_where_jobs_are_copied(hands: Hands) -> None:
     hands.fresh(recovery="embedded")
     [entry] = hands.read("plain")
-    hands.claim(B, entry)
+    hands.board.age()
+    hands.walk(B)
     assert (hands.board.redis("XACK", "orders", "billing", entry), hands.ack(B, entry)) == (1, [0])
     hands.fresh()
     [entry] = hands.read("plain")

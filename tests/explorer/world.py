@@ -331,10 +331,15 @@ class World:
                 continue
             self._note_recovery(reply)
 
-    def walk(self, player: Player) -> None:
-        """Recover as an embedded worker."""
+    def walk(self, player: Player, room: int, *, faults: bool = True) -> None:
+        """Recover as an embedded worker, which claims what it has room for. Its reply may be lost."""
+        is_lost = faults and self.random.random() < 0.1
         for source in self.board.sources:
-            self._note_recovery(self.run("recover", source, "", 0, BUDGET, player.name, "-", 50))
+            reply = self.run("recover", source, "", 0, BUDGET, player.name, "-", 50, room)
+            self._note_recovery(reply)
+            self.counts["claimed"] += len(reply[7])
+            for (entry_id, flat), times in () if is_lost else reply[7]:
+                self.gets(player, source, entry_id, flat, times)
 
     def _note_recovery(self, reply: Any) -> None:
         if reply[0] != b"ok" or reply[4]:

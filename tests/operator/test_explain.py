@@ -192,6 +192,15 @@ async def test_a_job_nobody_knows_is_1(scene: Scene, reaper: Command) -> None:
     assert people.err == f"error: job {entry_id(99)!r} was not found in orders/billing. {ADVICE}\n"
 
 
+async def test_a_job_whose_entry_was_deleted_while_pending_is_not_called_settled(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    entry = await scene.stalled("n", 1)
+    await scene.client.xdel(scene.keys.stream, entry)
+    await scene.recover(entry)
+    told = await _explained(reaper, entry)
+    assert told["next"] == "nothing, because its entry was deleted before it was settled: enqueue the job again"
+
+
 async def test_what_comes_from_outside_stays_on_its_line(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     entry = await scene.add("n", 1, "reaper.job", "a\nb")

@@ -278,7 +278,8 @@ async def test_who_leaves_unregisters_and_the_others_stay(server: RedisServer, c
 
 async def test_a_tick_reads_all_new_deliveries_and_not_only_a_page(server: RedisServer, scene: Scene) -> None:
     client, number = scene.client, 3 * PAGE
-    async with Reaper(settings_for(server, tick_interval=600, full_scan_interval=3_600)) as reaper:
+    rarely = {"visibility_timeout": 86_400, "lease_ttl": 3_600, "tick_interval": 600, "full_scan_interval": 3_600}
+    async with Reaper(settings_for(server, **rarely)) as reaper:
         await holding(reaper)
         watch = reaper._tenures._tenures["orders/billing"]._watch
         assert watch

@@ -156,12 +156,12 @@ class Scene:
 
     async def walk(
         self, *, source: str | None = None, consumer: str = "w2", visibility_ms: int = 30_000, max_deliveries: int = 3,
-        policy: str = "stream", journal: bool = True, cursor: str = "-", page: int = 500,
+        policy: str = "stream", journal: bool = True, cursor: str = "-", room: int = 100, page: int = 500,
     ) -> Any:  # fmt: skip
         """Run ``recover`` as an embedded worker."""
         await self._beats_if_new(visibility_ms)
         await self._terms(policy=policy, visibility_ms=visibility_ms, max_deliveries=max_deliveries)
-        words: list[Word] = [self.keys.group, 1_000 * journal, "", 0, 10**9, consumer, cursor, page]
+        words: list[Word] = [self.keys.group, 1_000 * journal, "", 0, 10**9, consumer, cursor, page, room]
         return await RECOVER.run(self.client, [*self._names(source), self.keys.lease], words)
 
     async def extend(self, *ids: str, source: str | None = None, consumer: str = "w1", times: int = 1) -> Any:

@@ -191,7 +191,7 @@ async def test_an_embedded_worker_waits_as_well(timed: Timed) -> None:
         await timed.pass_ms(V // 3)
         reply = await timed.walk()
     assert reply[0] == b"ok"
-    assert await timed.pending() == []
+    assert [owner for _, owner, _ in await timed.pending()] == ["w2"]
 
 
 async def test_while_recovery_waits_a_delivery_of_the_future_starts_over(timed: Timed) -> None:

@@ -59,7 +59,7 @@ async def test_an_embedded_worker_tells_of_what_it_takes_over(scene: Scene) -> N
         ("worker", "process orders #2", "CONSUMER", "send orders"),
     ]
     recovery = spans[1].attributes
-    assert (recovery["reaper.recovery.mode"], recovery["reaper.recovery.outcome"]) == ("embedded", "redelivered")
+    assert (recovery["reaper.recovery.mode"], recovery["reaper.recovery.outcome"]) == ("embedded", "claimed")
     assert "reaper.fencing_token" not in recovery
 
 

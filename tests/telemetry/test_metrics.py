@@ -68,7 +68,7 @@ async def test_embedded_workers_measure_all_but_leases(scene: Scene) -> None:
     pair = {"messaging.destination.name": "orders", "messaging.consumer.group.name": "billing"}
     assert metrics["reaper.scan.duration"][-1] == pair
     assert metrics["reaper.recovered"][-1] == {
-        **pair, "reaper.recovery.mode": "embedded", "reaper.recovery.outcome": "redelivered"
+        **pair, "reaper.recovery.mode": "embedded", "reaper.recovery.outcome": "claimed"
     }  # fmt: skip
 
 

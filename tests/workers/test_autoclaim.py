@@ -40,7 +40,7 @@ from workers.loop.heartbeat import Heartbeat
 from workers.loop.in_flight import Delivery
 from workers.loop.slots import Slots
 from workers.protocol.calls import group_moves
-from workers.protocol.calls.group_moves import GroupMoves
+from workers.protocol.calls.group_moves import GroupMoves, Recovery
 from workers.protocol.messages import text
 from workers.runtime.clock import server_ms
 
@@ -79,15 +79,19 @@ async def test_on_a_quiet_queue_what_a_dead_consumer_held_is_run_once_its_time_i
 ) -> None:
     await create_group(client)
     enqueued = await enqueue(client, 20)
-    await strand(client, 20)
+    entries = await strand(client, 20)
     handler = Handler()
-    async with running_worker(server.url, handler, visibility_timeout=0.5) as worker:
+    async with running_worker(server.url, handler, concurrency=20, visibility_timeout=0.5) as worker:
         await nothing_left(client)
         assert worker.counts.read == 20
     assert times(handler.starts) == dict.fromkeys(enqueued, 1)
     recovered = await events(client, "recovered")
     assert {event.data["mode"] for event in recovered} == {"embedded"}
     assert all(event.data["idle_ms"] >= 500 for event in recovered)
+    claimed = [text(entry) for entry in entries]
+    assert [event.data["new_entry"] for event in recovered] == claimed, "the worker has claimed all of them"
+    acked = await events(client, "acked")
+    assert {event.data["entry"]: event.data["delivery"] for event in acked} == dict.fromkeys(claimed, 2)
     assert await violations(client, enqueued, [handler], finished=True, visibility_ms=500) == []
 
 
@@ -112,6 +116,31 @@ async def test_a_worker_without_a_free_slot_makes_stalled_deliveries_ready(serve
         await nothing_left(client)
     assert len(handler.starts) == 1
     assert await count_events(client) == {"recovered": 3, "acked": 1}
+
+
+async def test_claimed_deliveries_are_run_although_the_reply_was_lost(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recover_page, lost = GroupMoves.recover_page, 0
+
+    async def loses_a_reply(*words: Any, **more: Any) -> Any:
+        nonlocal lost
+        page = await recover_page(*words, **more)
+        if isinstance(page, Recovery) and page.claimed and not lost:
+            lost = len(page.claimed)
+            raise ConnectionError("lost reply")
+        return page
+
+    monkeypatch.setattr(GroupMoves, "recover_page", loses_a_reply)
+    await create_group(client)
+    enqueued = await enqueue(client, 3)
+    await strand(client, 3, overdue=True)
+    handler = Handler()
+    async with running_worker(server.url, handler, concurrency=3):
+        await nothing_left(client)
+    assert lost == 3
+    assert times(handler.starts) == dict.fromkeys(enqueued, 1)
+    assert {event.data["delivery"] for event in await events(client, "acked")} == {2}
 
 
 async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
@@ -329,7 +358,7 @@ async def test_a_mass_is_logged_page_by_page(
     async with running_worker(server.url, Handler(), concurrency=10):
         await nothing_left(client)
         await wait_until(lambda: sum(_stalled(caplog)) == 1_000, "all are told of")
-    assert caplog.text.count(" consumers=gone redelivered=") == len(_stalled(caplog))
+    assert caplog.text.count(" consumers=gone claimed=") == len(_stalled(caplog))
 
 
 def _stalled(caplog: pytest.LogCaptureFixture) -> list[int]:
@@ -465,24 +494,29 @@ async def test_a_paused_group_is_recovered_once_it_is_resumed(
     assert (caplog.text.count("recovery paused"), caplog.text.count("recovery resumed")) == (1, 1)
 
 
-async def test_in_a_stream_with_a_second_group_overdue_entries_are_held_loudly_until_that_group_is_gone(
+async def test_in_a_stream_with_a_second_group_what_needs_a_copy_is_held_loudly_until_that_group_is_gone(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A worker needs no copy to claim an entry, so the job runs at once."""
     await create_group(client)
     await client.xgroup_create(STREAM, "audit", "$")
     held = await enqueue(client, 3)
-    entries = await strand(client, 3, overdue=True)
+    entries = await strand(client, 3, overdue=True, times=2)
+    claimed = await enqueue(client, 3)
+    await strand(client, 3, overdue=True)
     handler = Handler()
-    async with running_worker(server.url, handler):
+    async with running_worker(server.url, handler) as worker:
         await wait_until(
             lambda: caplog.text.count("cannot redeliver an entry, it stays pending") == 3, "the worker says so"
         )
+        await wait_until(lambda: worker.counts.acked == 3, "the claimed ones have run")
+        assert times(handler.starts) == dict.fromkeys(claimed, 1)
         rows: Any = await client.xpending_range(STREAM, GROUP, "-", "+", 10)
-        assert [(row[0], row[1], row[3]) for row in rows] == [(entry, b"gone", 1) for entry in entries]
+        assert [(row[0], row[1], row[3]) for row in rows] == [(entry, b"gone", 2) for entry in entries]
         await client.xgroup_destroy(STREAM, "audit")
         await nothing_left(client)
-    assert times(handler.starts) == dict.fromkeys(held, 1)
-    assert await count_events(client) == {"recovered": 3, "acked": 3}
+    assert times(handler.starts) == dict.fromkeys([*held, *claimed], 1)
+    assert await count_events(client) == {"recovered": 6, "quarantined": 3, "acked": 6}
 
 
 @either_way

@@ -1,7 +1,8 @@
 """Embedded recovery: each worker looks for stalled deliveries in the pending entries list of each source.
 
-It scans page by page, so live deliveries at the front never hide dead ones behind them. The script makes overdue
-deliveries ready by the policy of the group (``recover.lua``), and the workers read them.
+It scans page by page, so live deliveries at the front never hide dead ones behind them. It claims overdue deliveries
+for its own free slots. The others become ready by the policy of the group, so that idle workers read them
+(``recover.lua``).
 
 A scan returns when the next delivery on its way is due. Later deliveries are due a whole visibility timeout after
 their start or later. So the next scan starts at the earlier of the two moments.
@@ -10,13 +11,15 @@ their start or later. So the next scan starts at the earlier of the two moments.
 import logging
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 
 import anyio
 
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Source
-from workers.protocol.calls.group_moves import ENDED, START, GroupMoves, Outcome, Recovered
+from workers.loop.reading import Reader
+from workers.protocol.calls.group_moves import ENDED, START, GroupMoves, Outcome, Recovered, Recovery
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import first_of, text
@@ -36,9 +39,10 @@ REPORTED_MOST = 1_000
 class Autoclaim(WorkerPart):
     """Recovers the stalled deliveries of an embedded group."""
 
-    def __init__(self, context: WorkerContext, quarantine_waits: Callable[[], None]) -> None:
+    def __init__(self, context: WorkerContext, reader: Reader, quarantine_waits: Callable[[], None]) -> None:
         """``quarantine_waits`` is called if jobs were quarantined."""
         super().__init__(context)
+        self._reader = reader
         self._quarantine_waits = quarantine_waits
         self._moves = GroupMoves(self._settings.keys, self._settings.journal_limit)
         self._undeliverable: set[tuple[bytes, bytes | int]] = set()
@@ -55,7 +59,7 @@ class Autoclaim(WorkerPart):
         for source in self._membership.sources:
             cursor = START
             while cursor:
-                page = await self._moves.recover_page(self._commands, source.key, consumer=self._consumer, page=cursor)
+                page = await self._reader.claim(source, partial(self._recover, source, cursor))
                 if isinstance(page, Refusal):
                     self._log_refusal(page)
                     return page
@@ -66,16 +70,24 @@ class Autoclaim(WorkerPart):
                 self._report(source, page.rows)
                 soonest = min([soonest, *(monotonic() + ms / 1000 for _, ms in page.due_in_ms)])
                 cursor = page.next_page
-                if cursor and not page.rows:
-                    await anyio.sleep(PAGE_PAUSE_S)
+                page_pause_s = 0.0 if page.rows else PAGE_PAUSE_S
+                self._reader.scan_at = monotonic() + page_pause_s
+                if cursor:
+                    await anyio.sleep(page_pause_s)
         ended = monotonic()
         self._telemetry.scanned(ended - began)
         spacing = min(max(self._membership.visibility_s / SPACING_PART, SHORTEST_SPACING_S), LONGEST_SPACING_S)
         pause_s = random.uniform(0.5, 1) * spacing
-        while (left_s := max(ended, self._next_scan_at(began, soonest)) + pause_s - monotonic()) > 0:
-            with anyio.move_on_after(left_s):
+        while (scan_at := max(ended, self._next_scan_at(began, soonest)) + pause_s) > monotonic():
+            self._reader.scan_at = scan_at
+            with anyio.move_on_after(scan_at - monotonic()):
                 await self._membership.joined.wait()  # the visibility timeout can be shorter now
         return None
+
+    async def _recover(self, source: Source, cursor: str, room: int) -> Recovery | Refusal:
+        return await self._moves.recover_page(
+            self._commands, source.key, consumer=self._consumer, page=cursor, room=room
+        )
 
     def _next_scan_at(self, began: float, soonest: float) -> float:
         return min(soonest, began + self._membership.visibility_s)
@@ -97,18 +109,14 @@ class Autoclaim(WorkerPart):
 
     def _report(self, source: Source, rows: Sequence[Recovered]) -> None:
         outcomes = [row.outcome for row in rows]
-        redelivered, quarantined = outcomes.count(Outcome.REDELIVERED), outcomes.count(Outcome.QUARANTINED)
-        if quarantined:
+        kinds = Outcome.CLAIMED, Outcome.REDELIVERED, Outcome.QUARANTINED
+        moved = {kind.name.lower(): outcomes.count(kind) for kind in kinds}
+        if Outcome.QUARANTINED in outcomes:
             self._quarantine_waits()
-        if redelivered or quarantined:
+        if any(moved.values()):
             logger.info(
                 "recovered stalled deliveries: %s",
-                fields(
-                    group=self._settings.keys.pair,
-                    consumers=first_of({row.consumer for row in rows}),
-                    redelivered=redelivered,
-                    quarantined=quarantined,
-                ),
+                fields(group=self._settings.keys.pair, consumers=first_of({row.consumer for row in rows}), **moved),
             )
         for row in rows:
             self._report_row(source, row)
@@ -119,7 +127,7 @@ class Autoclaim(WorkerPart):
         job = text(row.job_id)
         facts = {"entry": text(row.entry_id), "consumer": text(row.consumer), "delivery": row.delivery_count}
         match row.outcome:
-            case Outcome.REDELIVERED:
+            case Outcome.CLAIMED | Outcome.REDELIVERED:
                 self._reporter.recovered(
                     job, **facts, idle_ms=row.idle_ms, new_entry=text(row.detail), reason="visibility_timeout"
                 )

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from workers.embedded.autoclaim import RECOVERING, Autoclaim
 from workers.loop.context import WorkerContext, WorkerPart
+from workers.loop.reading import Reader
 from workers.protocol.calls.group_moves import DueMoves, GroupMoves, look_at_group
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.log_fields import fields
@@ -44,14 +45,14 @@ MOVING, TIDYING, LOOKING = "moving due jobs", "maintaining the group", "looking 
 class Upkeep(WorkerPart):
     """One worker's part in the upkeep of its group."""
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, reader: Reader) -> None:
         super().__init__(context)
         self._keys = context.settings.keys
         self._moves = GroupMoves(self._keys, self._settings.journal_limit)
         self._hint = anyio.Event()
         self._poll_s = RELEASE_POLL_S[0]
         self._problem = ""
-        self._autoclaim = Autoclaim(context, self.wake)
+        self._autoclaim = Autoclaim(context, reader, self.wake)
         self._cleanup = GroupCleanup(context.commands, self._moves)
         self._gauges = GroupGauges(lambda: context.membership.recovers, dict)
 

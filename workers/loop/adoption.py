@@ -6,10 +6,12 @@ deliveries whose read had no answer are read again, page by page, when slots are
 
 import logging
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Delivery, Source
+from workers.protocol.calls import CountedEntry
 from workers.protocol.calls.group_moves import START
 from workers.protocol.calls.membership import delete_consumers
 from workers.protocol.keys import NONCE_BYTES
@@ -96,11 +98,15 @@ class Adoption(WorkerPart):
         )
         if not sweep.start:
             self._sweeps.remove(sweep)
+        return self.deliveries(sweep.source, found, asked_at)
+
+    def deliveries(self, source: Source, found: Iterable[CountedEntry], asked_at: float) -> list[Delivery]:
+        """Make deliveries of entries with their counts, except those that are in flight here (rule W5)."""
         limit, now_ms = self._membership.group_settings.max_deliveries, self._membership.now_ms()
         return [
-            Delivery(sweep.source, entry_id, flat, times, limit, now_ms, asked_at)
+            Delivery(source, entry_id, flat, times, limit, now_ms, asked_at)
             for (entry_id, flat), times in found
-            if not sweep.source.comes_again(entry_id, times, asked_at)
+            if not source.comes_again(entry_id, times, asked_at)
         ]
 
     async def leave(self) -> None:

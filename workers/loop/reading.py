@@ -2,6 +2,9 @@
 
 A read ends only between reads. A cancelled one would leave entries with us that we never hear of.
 
+In embedded mode, a scan for stalled deliveries claims for the same free slots. Reads and pages of a scan take turns, so
+that no slot is filled twice.
+
 With policy ``in-place``, reads with CLAIM return entries that are ready in place together with new ones. An entry that
 is ready in place is idle for longer than any delivery can be. So a read claims no overdue delivery, and recovery judges
 each one before a reader gets it.
@@ -9,7 +12,8 @@ each one before a reader gets it.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -19,6 +23,8 @@ from workers.loop.adoption import Adoption
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Delivery, Source
 from workers.loop.slots import Slots
+from workers.protocol.calls.group_moves import Recovery
+from workers.protocol.calls.refusals import Refusal
 from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.log_fields import fields
@@ -70,6 +76,10 @@ class Reader(WorkerPart):
         self._asked_for = 0
         self._most = slots.concurrency
         """Maximum number of deliveries in a read. It shrinks with each lost reply, which may have been too large."""
+        self._turn = asyncio.Lock()
+        """Held by the call that gets deliveries for the free slots."""
+        self.scan_at = inf
+        """When an embedded worker scans for stalled deliveries, on the monotonic clock; inf = unknown."""
         self._stopping = anyio.Event()
         self._under_way = anyio.CancelScope()
         self.has_read = False
@@ -91,16 +101,43 @@ class Reader(WorkerPart):
             was_read = False  # `stop` may cancel the call that is under way
             try:
                 with anyio.CancelScope(shield=True) as self._under_way:
-                    was_read = await self._fill_slots(min(self._slots.free, self._most))
+                    async with self._turn:
+                        was_read = await self._fill_slots(min(self._slots.free, self._most))
                 if was_read:  # a successful scan does not make up for a rejected read
                     failures = 0
             except (RedisError, OSError, UnexpectedReplyError) as error:
                 failures += 1
                 await self._recover_from(error, failures)
+        if not self._under_way.cancel_called:
+            with anyio.CancelScope(shield=True) as self._under_way:
+                async with self._turn:
+                    pass  # a page of a scan that claims was under way, and is the last one
+
+    async def claim(
+        self, source: Source, recover: Callable[[int], Awaitable[Recovery | Refusal]]
+    ) -> Recovery | Refusal:
+        """Recover a page of ``source`` between two reads, and put the claimed deliveries into slots.
+
+        ``recover`` is called with the number of free slots.
+        """
+        async with self._turn:
+            self.scan_at, asked_at = inf, monotonic()
+            try:
+                page = await recover(self._slots.free)
+            except (RedisError, OSError):
+                self._adoption.take_stock()  # it may have claimed deliveries
+                raise
+            if isinstance(page, Recovery):
+                deliveries = self._adoption.deliveries(source, page.claimed, asked_at)
+                source.kept.difference_update(job.raw_entry_id for job in deliveries)
+                self._receive(deliveries)
+            return page
 
     async def _fill_slots(self, free: int) -> bool:
         """Adopt deliveries or read some. Return whether that was a read, and Redis answered it."""
         was_read = False
+        if not free:  # a scan has filled the slots
+            return was_read
         self._asked_for = free
         if self._stock_taken != self._membership.joins:
             self._stock_taken = self._membership.joins
@@ -111,16 +148,19 @@ class Reader(WorkerPart):
             deliveries = await self._read(free)
             self._reporter.works(READING)
             self.has_read = was_read = True
+        if deliveries:
+            self._most = min(self._slots.concurrency, self._most + self._most // 4 + 1)
+        self._receive(deliveries)
+        if deliveries and self._slots.free:
+            await asyncio.sleep(0)  # a job that comes alone starts before the next one is asked for
+        return was_read
+
+    def _receive(self, deliveries: Sequence[Delivery]) -> None:
         self._reporter.counts.read += len(deliveries)
         self._telemetry.received(len(deliveries))
         for job in deliveries:
             job.source.deliveries[job.raw_entry_id] = job
-        if deliveries:
-            self._most = min(self._slots.concurrency, self._most + self._most // 4 + 1)
         self._slots.put(deliveries)
-        if deliveries and self._slots.free:
-            await asyncio.sleep(0)  # a job that comes alone starts before the next one is asked for
-        return was_read
 
     async def _adopted(self, free: int) -> list[Delivery]:
         """Return adopted deliveries. After a rejected call adoption pauses, and reading goes on."""
@@ -142,8 +182,8 @@ class Reader(WorkerPart):
         sources, count = self._planner.plan(membership.sources, free)
         words: list[str | int] = ["GROUP", self._settings.group, self._consumer, "COUNT", count]
         # The first read does not block, because its reply shows at once whether we may read.
-        if self.has_read and sources == membership.sources:
-            words += ["BLOCK", BLOCK_MS]
+        if self.has_read and sources == membership.sources and (block_ms := self._block_ms()) > 0:
+            words += ["BLOCK", block_ms]
         claims = membership.group_settings.redelivery is Redelivery.IN_PLACE
         if claims:
             words += ["CLAIM", CLAIM_READY_MS]
@@ -154,6 +194,12 @@ class Reader(WorkerPart):
         deliveries = self._deliveries(entries, asked_at)
         self._planner.learn(len(deliveries))
         return deliveries
+
+    def _block_ms(self) -> int:
+        """Return how long a read may block, which is until the next scan. The server ends it up to 100 ms late."""
+        if self.scan_at == inf or not self._membership.recovers:
+            return BLOCK_MS
+        return min(BLOCK_MS, round((self.scan_at - monotonic()) * 1000))
 
     def _deliveries(self, entries: Sequence[ReadEntry], asked_at: float) -> list[Delivery]:
         """Make deliveries of the entries of a reply. Hot.

@@ -18,6 +18,8 @@ CALL_BYTES = 512 * 1024
 """Payload after which a call puts off the rest of its work, because it may block the server for 5 ms at most."""
 
 Client = Redis | KeptConnection
+CountedEntry = tuple[tuple[bytes, Sequence[bytes]], int]
+"""An entry, as its ID and flat fields, with the number of its deliveries."""
 ItemT = TypeVar("ItemT")
 
 

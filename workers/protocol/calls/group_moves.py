@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
 
-from workers.protocol.calls import CALL_BYTES, Client, GroupCalls
+from workers.protocol.calls import CALL_BYTES, Client, CountedEntry, GroupCalls
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text
@@ -57,9 +57,11 @@ class Outcome(IntEnum):
     HELD = 6
     """It cannot be copied."""
     PUT_OFF = 7
+    CLAIMED = 8
+    """The embedded worker that called has it now."""
 
 
-ENDED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED, Outcome.DEAD_LETTERED})
+ENDED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED, Outcome.DEAD_LETTERED, Outcome.CLAIMED})
 """The delivery was ended for its consumer."""
 _OUTCOMES = {
     b"recovered": Outcome.REDELIVERED,
@@ -92,20 +94,33 @@ class Recovery(NamedTuple):
     """Entries that are not overdue yet."""
     rows: Sequence[Recovered]
     """Deliveries that were ended, or had to be held."""
+    claimed: Sequence[CountedEntry]
+    """Entries with their counts, which are the caller's from now on."""
 
 
 def read_recovery(
-    _at_ms: int, next_page: bytes, due: list[Any], held: list[Any], events: list[Any], traced: list[Any]
+    _at_ms: int,
+    next_page: bytes,
+    due: list[Any],
+    held: list[Any],
+    events: list[Any],
+    traced: list[Any],
+    claimed: list[Any],
 ) -> Recovery:
     """Read the answer of ``recover.lua``: events as they are in the journal, and held entries with their reasons."""
     contexts = {row[0]: row[1:] for row in traced}
-    rows = [row for event in events for row in _rows_of_event(event, contexts)]
+    ours = {entry_id for (entry_id, _), _ in claimed}
+    rows = (
+        row._replace(outcome=Outcome.CLAIMED) if row.entry_id in ours else row
+        for event in events
+        for row in _rows_of_event(event, contexts)
+    )
     undeliverable = (
         Recovered(entry_id, Outcome.HELD, why, consumer=consumer)
         for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True)
     )
     due_in_ms = list(zip(due[::2], due[1::2], strict=True))
-    return Recovery(text(next_page), due_in_ms, [*rows, *undeliverable])
+    return Recovery(text(next_page), due_in_ms, [*rows, *undeliverable], claimed)
 
 
 def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]]) -> Iterator[Recovered]:
@@ -164,9 +179,11 @@ class GroupMoves(GroupCalls):
         """Recover the overdue ones of these entries, as the holder of the lease (``recover.lua``)."""
         return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, *ids)
 
-    async def recover_page(self, client: Client, source: str, *, consumer: str, page: str) -> Recovery | Refusal:
-        """Recover the overdue entries of a page, as the embedded worker ``consumer``."""
-        return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, consumer, page, PAGE)
+    async def recover_page(
+        self, client: Client, source: str, *, consumer: str, page: str, room: int
+    ) -> Recovery | Refusal:
+        """Recover the overdue entries of a page. The embedded worker ``consumer`` claims what it has ``room`` for."""
+        return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, consumer, page, PAGE, room)
 
     async def move_due(self, client: Client) -> DueMoves | Refusal:
         """Make due jobs ready, and release a quarantined one (``move_due.lua``)."""

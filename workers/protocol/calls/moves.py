@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
-from workers.protocol.calls import Client, GroupCalls
+from workers.protocol.calls import Client, CountedEntry, GroupCalls
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 
@@ -167,7 +167,7 @@ class Moves(GroupCalls):
 
     async def adopt(
         self, client: Client, source: str, in_hand: Iterable[bytes], *, owner: str, most: int, page: str = "-"
-    ) -> tuple[str, list[tuple[tuple[bytes, Sequence[bytes]], int]]]:
+    ) -> tuple[str, list[CountedEntry]]:
         """Return the next page, and deliveries of ``owner`` whose replies were lost (``adopt.lua``), with their counts.
 
         With ``most`` 0, all deliveries of the owner are made overdue, because its process is dead.

@@ -1,15 +1,16 @@
--- pending, overdue -> ready | quarantined | dead
+-- pending, overdue -> ready | quarantined | dead, or (embedded) pending for the caller
 --
 -- KEYS[1] to KEYS[8] as in keys.lua
 -- KEYS[9] lease  {orders}:lease:billing  string
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's lease, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] payload bytes after which the call ends
 -- Leader:    ARGV[6…] IDs of entries that may be overdue, ascending
--- Embedded:  ARGV[6] consumer  ARGV[7] where the page begins ('-' or '(ID')  ARGV[8] entries of a page
+-- Embedded:  ARGV[6] consumer  ARGV[7] where the page begins ('-' or '(ID')  ARGV[8] entries of a page  ARGV[9] room: how many it may claim.
+--            What it has no room for is made ready.
 --
 -- Returns {'ok', server time in ms, where to go on ('' = the end; replica: the first ID that was put off), {ID, ms until it is due, in
 -- turns}, {ID, consumer, why it is held, in turns}, events as in the journal, {ID, traceparent, tracestate, generation} of each traced job that
--- has left its delivery},
+-- has left its delivery, {entry, times delivered} of what was claimed},
 -- or {'stale', lease found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.
 -- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
 
@@ -31,11 +32,21 @@ local waits_ms = recovery_waits_ms(in_force)
 local LONGEST_VISIBILITY_MS = 604800000 -- seven days: of what a job asks for itself
 local due_in, held, bytes = {}, {}, 0
 in_force.recovers = true
-local consumer = is_embedded and ARGV[6]
+local consumer, room = is_embedded and ARGV[6], is_embedded and tonumber(ARGV[9]) or 0
 
 local entries, READ = {}, 100 -- entries that are next to each other are read together
 local function payload_of(row)
   return entries[row[1]] or entry_of(row[1])
+end
+
+local taken = {}
+local function take(row)
+  if #taken >= room then
+    return false
+  end
+  redis.call('XCLAIM', source, group, consumer, 0, row[1], 'RETRYCOUNT', row[4] + 1, 'JUSTID')
+  taken[#taken + 1] = { payload_of(row), row[4] + 1 }
+  return true
 end
 
 -- Restarts the idle time of a delivery for which Redis reports 0. Either it was delivered just now, which changes nothing, or its delivery
@@ -69,7 +80,7 @@ local function look_at(row)
     due_in[#due_in + 1], due_in[#due_in + 2] = row[1], visibility - idle
     return
   end
-  local ok, why = pcall(recover, row, job, in_force)
+  local ok, why = pcall(recover, row, job, in_force, take)
   if not ok or why then
     local n = #held
     held[n + 1], held[n + 2], held[n + 3] = row[1], row[2], type(why) == 'table' and why.err or tostring(why)
@@ -125,4 +136,4 @@ if recovered > 0 then
   redis.pcall('HINCRBY', settings, 'recovered', recovered)
 end
 local told = write_events({ 'mode', is_embedded and 'embedded' or 'reaper', 'token', token, 'visibility_ms', digits(in_force.visibility_ms) })
-return broken or { 'ok', at, cursor, due_in, held, told, traced }
+return broken or { 'ok', at, cursor, due_in, held, told, traced, taken }

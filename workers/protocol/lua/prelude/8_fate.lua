@@ -38,8 +38,9 @@ local EVENT_OF = { ready = 'recovered', quarantine = 'quarantined', dead = 'dead
 
 local recovered = 0 -- jobs that are ready or quarantined again
 
--- Ends an overdue delivery. `job` is nil if the payload is gone. Returns nil, or why the delivery is held.
-local function recover(row, job, in_force)
+-- Ends an overdue delivery. `job` is nil if the payload is gone. `take` claims a delivery for the caller, or returns false without room for
+-- it. Last deliveries are never claimed, they are quarantined. Returns nil, or why the delivery is held.
+local function recover(row, job, in_force, take)
   -- The idle time of an entry that was given back is no time: it is -1, or puts the entry in its order.
   local entry_id, consumer, idle = row[1], row[2], is_given_back(row) and '' or digits(row[3])
   if not job then
@@ -55,7 +56,9 @@ local function recover(row, job, in_force)
   end
   pass_on(job, consumer)
   local new_entry, why
-  if fate == 'dead' then
+  if reason == 'visibility_timeout' and take(row) then
+    new_entry = entry_id
+  elseif fate == 'dead' then
     new_entry, why = give_up(job, row, count, 'max_deliveries', 'not settled within the visibility timeout', '')
   else
     job.quarantined = job.quarantined or fate == 'quarantine'
