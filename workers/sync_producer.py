@@ -16,6 +16,7 @@ from workers.new_jobs import Fields, NewJob
 from workers.outbox import BaseProducer, EnqueueCall, JobId
 from workers.protocol.calls.enqueueing import ENQUEUE
 from workers.protocol.connection import blocking_client
+from workers.protocol.meaning import takes_no_more_clients
 from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
 
@@ -72,5 +73,6 @@ class SyncProducer(BaseProducer[Redis]):
                 return call.ids(ENQUEUE.run_blocking(self._client, *call.request.words()))
             except Exception as error:  # noqa: BLE001 - raised again, unless it is an outage
                 pause = call.pause_after(error)
-                self._client.connection_pool.disconnect(inuse_connections=False)
+                if not takes_no_more_clients(error):  # else the connected ones work, and could not connect again
+                    self._client.connection_pool.disconnect(inuse_connections=False)
                 sleep(pause)

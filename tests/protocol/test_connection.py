@@ -174,6 +174,26 @@ async def test_what_is_connected_is_used_while_the_server_takes_no_more_clients(
             await client.config_set("maxclients", "10000")
 
 
+async def test_so_it_is_by_threads(server: RedisServer, client: Redis) -> None:
+    one = blocking_client(server.url, max_connections=3)
+    pool = one.connection_pool
+    kept, lost = pool.get_connection(), pool.get_connection()
+    pool.release(kept)
+    lost.disconnect()
+    pool.release(lost)
+    await client.config_set("maxclients", str(len(await client.client_list())))
+    try:
+        assert [one.ping() for _ in range(3)] == [True] * 3
+        taken = pool.get_connection()
+        with pytest.raises(RedisConnectionError, match="max number of clients reached"):
+            one.ping()
+        pool.release(taken)
+        assert [one.ping() for _ in range(3)] == [True] * 3
+    finally:
+        await client.config_set("maxclients", "10000")
+        one.close()
+
+
 # ---- a connection that is kept
 
 

@@ -6,11 +6,13 @@ Its requests and rejections, and that a job is enqueued once, are tested in `tes
 import json
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import anyio
 import pytest
 import redis
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from tests.conftest import StartProxy, StartServer
@@ -153,3 +155,21 @@ def test_it_may_be_used_where_an_event_loop_runs_and_blocks_it_then(orders: Sync
         return orders.enqueue({"n": 1})
 
     assert anyio.run(run) == ids_in(server)[0]
+
+
+def test_it_keeps_its_connections_while_the_server_takes_no_more_clients(
+    orders: SyncProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors, run = [RedisConnectionError("max number of clients reached")], ENQUEUE.run_blocking
+
+    def reject_once(*words: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return run(*words)
+
+    orders.enqueue({"n": 1})
+    [connection] = orders._client.connection_pool._connections  # type: ignore[attr-defined]
+    before = connection._sock
+    monkeypatch.setattr(ENQUEUE, "run_blocking", reject_once)
+    orders.enqueue({"n": 2})
+    assert connection._sock is before

@@ -33,7 +33,7 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.meaning import NotSentError, is_failover_error, takes_no_more_clients, was_not_run
 from workers.protocol.routing import RoutedClient
 from workers.protocol.slots import slot_of
-from workers.protocol.wire import Pool, Route, improved
+from workers.protocol.wire import ConnectedFirst, Pool, Route, improved
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
@@ -80,6 +80,8 @@ class _Source:
         self._in_threads = in_threads
         self._pool_kind: Any = redis.BlockingConnectionPool if in_threads else Pool
         self._limits: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_s}
+        if in_threads:
+            self._limits["queue_class"] = ConnectedFirst
         with _named(url):
             parsed: Any = parse_url(self.address.node) if in_threads else parse_asyncio_url(self.address.node)
             credentials = credentials_of(url)

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import nullcontext, suppress
+from queue import LifoQueue
 from typing import Any, cast
 
 import anyio
@@ -151,6 +152,13 @@ class Pool(BlockingConnectionPool):
                 f"all {self.max_connections} connections to Redis were in use for {self.timeout} s"
             ) from error
         return cast("AbstractConnection", connection)
+
+
+class ConnectedFirst(LifoQueue[Any]):
+    """The idle connections of a pool for threads, in the order of `Pool`."""
+
+    def _put(self, item: Any) -> None:
+        self.queue.insert(0 if item is not None and not item.is_connected else len(self.queue), item)
 
 
 def _read_certificates(connection: SSLConnection) -> None:
