@@ -238,6 +238,7 @@ class GroupWatch:
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if self._observer:
             self._observer.log()  # also if no delivery has become overdue since
+            self._notes.layout((await self._lease.take(self._term.holder)).refusal)
             for source in self._sources.values():
                 source.scanner.forget_gone()  # an observer reports no lost deliveries
             return

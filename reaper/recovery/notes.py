@@ -144,7 +144,8 @@ class GroupNotes:
             logger.warning("recovery resumed: %s", fields(group=self._pair))
             self.report.paused = False
             self._changed()
-        self.layout("")
+        if self.report.token:  # the calls of an observer succeed with every layout
+            self.layout("")
 
     # ---- deliveries
 

@@ -12,8 +12,8 @@ OF_PROMETHEUS = {"namespace", "instance", "job"}
 """Labels that come with scraping."""
 _WORDS = {
     "and", "or", "unless", "by", "without", "on", "ignoring", "group_left", "group_right", "offset", "bool", "absent",
-    "changes", "count", "group", "histogram_quantile", "increase", "max", "min", "min_over_time", "present_over_time",
-    "rate", "sum",
+    "changes", "clamp_min", "count", "group", "histogram_quantile", "increase", "max", "min", "min_over_time",
+    "present_over_time", "rate", "sum",
 }  # fmt: skip
 
 

@@ -132,6 +132,7 @@ async def test_a_layout_that_cannot_be_served_is_told_with_advice_and_its_end_to
 
 
 async def test_a_recovery_call_that_goes_through_ends_a_refusal(told: Told) -> None:
+    told.notes.report.token = 1
     told.notes.refused("foreign_namespace", "namespace 'other' serves this group")
     told.notes.call_done()
     assert told.lines() == [

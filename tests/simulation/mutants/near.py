@@ -7,7 +7,13 @@ SCRIPTS = {
         name: ["explorer/test_races", "explorer/test_moves"]
         for name in ("ack", "settle", "extend", "hold", "recover", "move_due", "adopt", "keys")
     },
-    "prelude": ["explorer/test_races", "explorer/test_moves", "scripts/test_forget_group", "operator/test_redrive"],
+    "prelude": [
+        "explorer/test_races",
+        "explorer/test_moves",
+        "scripts/test_beat",
+        "scripts/test_forget_group",
+        "operator/test_redrive",
+    ],
     "report_lost": ["scripts/test_housekeeping", "faults/test_housekeeping"],
     "ready_again": ["scripts/test_requeue", "operator/test_requeue", "operator/test_redrive"],
     "join_group": ["scripts/test_join_group", "workers/test_membership"],

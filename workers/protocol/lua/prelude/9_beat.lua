@@ -46,7 +46,6 @@ local function note_beat(in_force)
   if has_gap(in_force) then
     if last > 0 and in_force.former_until > 0 then -- what was left of it before the gap is left after it, whatever happened to the clock
       in_force.former_until = at + math.min(FORMER_MS, math.max(0, in_force.former_until - last))
-      count_former(in_force)
       redis.call('HSET', settings, 'former_until', digits(in_force.former_until))
     end
     in_force.gap, in_force.unbroken = last > 0 and math.abs(at - last) or 0, at
