@@ -22,6 +22,7 @@ from workers.protocol.calls.group_moves import DueMoves, GroupMoves, look_at_gro
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
+from workers.runtime.clock import monotonic
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.pauses import pause_s
 from workers.telemetry import names as telemetry
@@ -47,6 +48,7 @@ class Upkeep(WorkerPart):
 
     def __init__(self, context: WorkerContext, reader: Reader) -> None:
         super().__init__(context)
+        self._reader = reader
         self._keys = context.settings.keys
         self._moves = GroupMoves(self._keys, self._settings.journal_limit)
         self._hint = anyio.Event()
@@ -89,18 +91,23 @@ class Upkeep(WorkerPart):
             try:
                 refusal = await step()
                 if refusal:
-                    await self._refused(refusal)
+                    await self._refused(part, refusal)
                 failures = 0
             except (RedisError, OSError) as error:
                 failures += 1
                 self._reporter.failed(part, error)
-                await anyio.sleep(pause_s(failures))
+                await self._pause(part, pause_s(failures))
 
-    async def _refused(self, refusal: Refusal) -> None:
+    async def _refused(self, part: str, refusal: Refusal) -> None:
         if refusal.kind in (RefusalKind.STALE, RefusalKind.UNKNOWN):  # a reaper serves the group now
             await self._membership.join()
             return
-        await anyio.sleep(refusal.wait.left_ms / 1000 if refusal.wait else REFUSED_S * random.uniform(1, 1.5))
+        await self._pause(part, refusal.wait.left_ms / 1000 if refusal.wait else REFUSED_S * random.uniform(1, 1.5))
+
+    async def _pause(self, part: str, until_next_s: float) -> None:
+        if part == RECOVERING:
+            self._reader.scan_at = monotonic() + until_next_s
+        await anyio.sleep(until_next_s)
 
     def _log_problem(self, why: str) -> None:
         """Log once why jobs cannot be moved."""
