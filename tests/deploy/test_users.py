@@ -20,6 +20,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Producer
 from workers.protocol.connection import commands_client
+from workers.telemetry import names as telemetry
 
 pytestmark = pytest.mark.anyio
 
@@ -128,6 +129,7 @@ async def test_reaper_and_workers_run_as_they_are_deployed_and_show_what_is_aske
     assert {name for name, _ in series if name.startswith(("reaper_", "messaging_"))} <= _with_made(exposed())
     asked = [used(query) for query in [*(rule["expr"] for rule in RULES), *(query for _, query in QUERIES)]]
     labels = {label for _, labels in series for label in labels} | OF_PROMETHEUS
+    labels.add(telemetry.PATTERN.replace(".", "_"))  # only of groups that a pattern finds, and here there are none
     assert {label for _, used_labels in asked for label in used_labels} - labels == set()
     assert {name for names, _ in asked for name in names if not name.startswith(("reaper_", "messaging_"))} <= {
         name for name, _ in series
