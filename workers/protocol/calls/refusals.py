@@ -65,7 +65,7 @@ class RefusalKind(StrEnum):
     """Reasons for a rejection, with the values that scripts return."""
 
     STALE = "stale"
-    """Another fence stands there, or the group has another recovery mode."""
+    """Another replica holds the lease, or the group has another recovery mode."""
     PAUSED = "paused"
     """An operator has paused the group."""
     WAITS = "waits"
@@ -78,7 +78,7 @@ class RefusalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A rejected call. ``detail`` is the fence that was found, or the reason why the layout is unsupported."""
+    """A rejected call. ``detail`` is the lease that was found, or the reason why the layout is unsupported."""
 
     kind: RefusalKind
     detail: str = ""
