@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 async def lowered(scene: Scene, *, for_ms: int = 35_000, **former: int) -> None:
     """Let the group have had these values until a moment ago."""
-    await scene.set_settings(former_until=await scene.now_ms() + for_ms, **former)
+    await scene.set_settings(former_left=max(0, for_ms), **former)
 
 
 async def due_in_ms(scene: Scene, entry_id: str, **values: Any) -> int:
