@@ -65,9 +65,10 @@ operator_options = reaper_settings(("redis_url", "namespace"))
 _GROUPS_HELP = "Groups without a live replica, as STREAM/GROUP,…; groups of live replicas are included anyway."
 groups_options = reaper_settings(("redis_url", "namespace", "groups"), {"groups": _GROUPS_HELP})
 """The same for a command that reads all groups."""
+_OBSERVE_HELP = "Show the replicas that run with --observe."
+replicas_options = reaper_settings(("redis_url", "namespace", "observe"), {"observe": _OBSERVE_HELP})
 status_options = reaper_settings(
-    ("redis_url", "namespace", "groups", "observe"),
-    {"groups": _GROUPS_HELP, "observe": "Show the replicas that run with --observe."},
+    ("redis_url", "namespace", "groups", "observe"), {"groups": _GROUPS_HELP, "observe": _OBSERVE_HELP}
 )
 
 

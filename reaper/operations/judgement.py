@@ -74,12 +74,13 @@ def _of_replicas(snapshot: Snapshot) -> Iterator[Problem]:
     if snapshot.needs_no_reaper:
         return
     if not snapshot.live:
-        start = "reaper run --observe" if is_observers(snapshot.namespace) else "reaper run"
-        where = f"in namespace {snapshot.namespace!r}"
-        yield ProblemKind.NO_REPLICA, f"no live replica {where}. Start `{start}`, or name its namespace."
+        fix = "Start `reaper run`, or set --namespace. `reaper status --observe` shows observers."
+        if is_observers(snapshot.namespace):
+            fix = "Start `reaper run --observe`, or set --namespace."
+        yield ProblemKind.NO_REPLICA, f"no live replica in namespace {snapshot.namespace!r}. {fix}"
     has_scanned = any(replica.scan == SCANNED for replica in snapshot.live)
     if not (snapshot.groups or snapshot.left_out or has_scanned):
-        yield ProblemKind.NO_GROUPS, "no group is watched. Set groups."
+        yield ProblemKind.NO_GROUPS, "no group is watched. Set groups, or run `reaper watch add`."
     failed = [replica.scan for replica in snapshot.live if replica.scan not in ("", SCANNED)]
     if failed and not has_scanned:
         fix = "Grant `SCAN` to the Redis user of one replica, or run `reaper watch add` for each group."
@@ -266,10 +267,15 @@ def as_json(snapshot: Snapshot, problems: Sequence[Finding]) -> dict[str, Any]:
         "server": snapshot.server,
         "patterns": [{"pattern": name, **asdict(one)} for name, one in snapshot.patterns.items()],
         "left_out": snapshot.left_out,
-        "replicas": [
-            {name: value for name, value in asdict(replica).items() if name not in ("groups", "patterns")}
-            | {"live": replica in snapshot.live, "drained_until_ms": snapshot.drained.get(replica.id)}
-            for replica in snapshot.replicas
-        ],
+        "replicas": replicas_as_json(snapshot),
         "groups": [asdict(group) for group in snapshot.groups],
     }
+
+
+def replicas_as_json(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return the document of ``reaper replicas -o json``."""
+    return [
+        {name: value for name, value in asdict(replica).items() if name not in ("groups", "patterns")}
+        | {"live": replica in snapshot.live, "drained_until_ms": snapshot.drained.get(replica.id)}
+        for replica in snapshot.replicas
+    ]

@@ -6,7 +6,7 @@ Redis loses the deliveries of a consumer or a group that a third party deletes. 
 `lost_delivery` events in the journal. The entries are still in the stream, but no consumer receives them.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -98,11 +98,16 @@ class ReadyAgain:
             async for result in self._run(self.keys.dead, ids[first : first + size], force=force):
                 yield result
 
-    async def requeue(self, entries: Iterable[Entry], ended: Collection[str]) -> AsyncIterator[Result]:
-        """Make lost deliveries ready again, except for those that have ``ended``."""
+    async def requeue(self, named: Sequence[str], since_ms: int) -> AsyncIterator[Result]:
+        """Make lost deliveries ready again: those with the IDs ``named``, or all if ``named`` is empty.
+
+        The journal from ``since_ms`` on tells which deliveries are lost, and which entries were settled or requeued.
+        After all are requeued, the number of lost deliveries, which makes the service degraded, is 0.
+        """
+        lost, ended = await read_lost(self.client, self.keys, since_ms)
         ids: dict[str, list[str]] = {self.keys.stream: [], self.keys.retry: []}
         in_either = set()
-        for entry in entries:
+        for entry in [Entry(one) for one in named] or lost:
             if entry.id in ended:
                 yield Result(entry.id, Outcome.SETTLED)
                 continue
@@ -116,6 +121,8 @@ class ReadyAgain:
                         ids[self.keys.retry].append(result.id)
                     else:
                         yield result
+        if not (named or self.dry_run):
+            await self.client.hdel(self.keys.settings, "lost_delivery", "lost_delivery_ms")
 
     async def _run(self, source: str, ids: Sequence[str], *, force: bool = False) -> AsyncIterator[Result]:
         """Run the script until it has decided about all entries."""
@@ -164,8 +171,3 @@ async def read_lost(client: Redis, keys: GroupKeys, since_ms: int) -> tuple[list
                     lost.pop(Entry(entry_id, is_retry), None)
         start = f"({text(rows[-1][0])}" if len(rows) == PAGE else ""
     return list(lost), ended
-
-
-async def forget_count(client: Redis, keys: GroupKeys) -> None:
-    """Set the number of lost deliveries, which makes the service degraded, to 0. Raises redis-py's errors."""
-    await client.hdel(keys.settings, "lost_delivery", "lost_delivery_ms")

@@ -102,6 +102,7 @@ class GroupWatch:
             self._chores.stop(self._over)
 
     def _over(self) -> None:
+        self._notes.log_recovered(at_the_end=True)
         if self._observer:
             self._observer.log(at_the_end=True)
         self._ended(self._end or EndOfTerm.FAILED)

@@ -27,6 +27,8 @@ from workers.telemetry import names as telemetry
 logger = logging.getLogger(__name__)
 
 FALSE_RECOVERY_LOG_S = 60.0
+RECOVERED_LOG_S = 1.0
+"""The shortest time between two log lines about recovered deliveries."""
 NAME_CHARS, MOST_NAMED = 200, 5
 """So much is registered of a consumer's name, and of so many consumers."""
 HELD_FOR_S = 25.0
@@ -53,7 +55,10 @@ class GroupNotes:
         self._pair = group.keys.pair
         self._changed = changed
         self._false_recoveries: Counter[str] = Counter()
-        self._false_logged_at = self._last_held_at = self._waits_until_s = float("-inf")
+        self._moved: Counter[Outcome] = Counter()
+        self._moved_from: set[bytes] = set()
+        """Recovered deliveries that are not logged yet, and their consumers."""
+        self._moved_logged_at = self._false_logged_at = self._last_held_at = self._waits_until_s = float("-inf")
         self._errors: dict[str, str] = {}
 
     # ---- states
@@ -93,6 +98,7 @@ class GroupNotes:
     def scanned(self, server_ms: int) -> None:
         """A scan went through, so the group exists."""
         self.report.last_scan_ms = server_ms
+        self.log_recovered()
         self.worked("scan")
         if self.report.refusal == "no_group":
             self._served_again()
@@ -152,21 +158,26 @@ class GroupNotes:
     def batch(self, found: Sequence[Recovered]) -> None:
         """Count and log the overdue deliveries of one recovery call."""
         self.telemetry.recovered(found)
-        moved = [row for row in found if row.outcome in _MOVED]
-        if moved:
-            redelivered = sum(row.outcome is Outcome.REDELIVERED for row in moved)
-            self.report.recovered += redelivered
-            logger.info(
-                "recovered stalled deliveries: %s",
-                fields(
-                    group=self._pair,
-                    consumers=first_of({row.consumer or b"none (XNACK)" for row in moved}),
-                    redelivered=redelivered,
-                    quarantined=len(moved) - redelivered,
-                ),
-            )
         for row in found:
+            if row.outcome in _MOVED:
+                self._moved[row.outcome] += 1
+                self._moved_from.add(row.consumer or b"none (XNACK)")
+            self.report.recovered += row.outcome is Outcome.REDELIVERED
             self._note_failure(row)
+        self.log_recovered()
+
+    def log_recovered(self, *, at_the_end: bool = False) -> None:
+        """Log how many deliveries were recovered since the last line, at the end of the term or after a second."""
+        now = anyio.current_time()
+        if self._moved and (at_the_end or now - self._moved_logged_at >= RECOVERED_LOG_S):
+            facts = fields(
+                group=self._pair,
+                consumers=first_of(self._moved_from),
+                redelivered=self._moved[Outcome.REDELIVERED],
+                quarantined=self._moved[Outcome.QUARANTINED],
+            )
+            logger.info("recovered stalled deliveries: %s", facts)
+            self._moved, self._moved_from, self._moved_logged_at = Counter(), set(), now
 
     def _note_failure(self, row: Recovered) -> None:
         """Log a delivery that did not become ready. The others have a line together."""

@@ -141,10 +141,10 @@ class Tenure:
         self._context.tasks.start_in_turn(work)
 
     def _hand_over_if_due(self, watch: GroupWatch) -> None:
-        left_s = self._keeps_until_s - anyio.current_time()
-        if self._rank == 0 or not self._order:
+        left_s, rank = self._keeps_until_s - anyio.current_time(), self._rank
+        if rank == 0 or not self._order:
             return
-        if left_s <= 0:
+        if rank is None or left_s <= 0:  # a replica without a rank was drained
             watch.end(EndOfTerm.HANDED_OVER)
         else:
             self._wait(left_s)

@@ -99,8 +99,9 @@ class Tenures:
 
     @property
     def have_answers(self) -> bool:
-        """Tell whether the replica knows of each group who holds its lease."""
-        return self._context.tasks.group is not None and all(tenure.has_answer for _, tenure in self._all())
+        """Tell whether the replica knows the holder of each group that it may hold. A drained one may hold none."""
+        may_hold = self._context.replica_id in (self._context.able or ())
+        return self._context.tasks.group is not None and all(one.has_answer or not may_hold for _, one in self._all())
 
     def errors(self) -> dict[str, str]:
         """Return what cannot be done now in which pair."""
