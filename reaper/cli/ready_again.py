@@ -124,8 +124,8 @@ async def _print(
 ) -> Counter[Outcome]:
     """Print the results as they come, then a summary, which people see also after a failure. Return the counts.
 
-    ``action``: for example ``("dead letter", "redriven")``. Without ``shows_all``, people do not see a line for each
-    job that is ready.
+    ``action`` is a noun and a verb, as ``("dead letter", "redriven")``. Without ``shows_all``, people see no line for
+    a job that is ready.
     """
     noun, verb = action
     would_be = "would be " if run.dry_run else ""

@@ -1,4 +1,4 @@
-"""Drains a replica: it hands its groups over to other replicas, and takes none for a while.
+"""Drains a replica. It hands its groups over to other replicas, and takes none for a while.
 
 The mark is in the sorted set ``{<namespace>}:drained``. Every replica reads it when it registers.
 """
@@ -49,7 +49,7 @@ async def _find(client: Redis, keys: NamespaceKeys, replica_id: str) -> tuple[Sn
 
 
 async def await_drained(client: Redis, keys: NamespaceKeys, replica: Replica, timeout_s: float) -> int:
-    """Wait until the replica says that it holds no lease. Return how many it still holds after ``timeout_s``."""
+    """Wait until the replica reports that it holds no lease. Return how many it still holds after ``timeout_s``."""
     held = replica.held
     with anyio.move_on_after(timeout_s):
         while held:

@@ -1,6 +1,6 @@
-"""Decides from a snapshot whether the service is healthy, and says why not. Pure.
+"""Decides from a snapshot whether the service is healthy, and returns the reasons if not. Pure.
 
-`reaper.operations.snapshot` gathers the facts from Redis. Times are milliseconds; instants are the server's clock.
+`reaper.operations.snapshot` gathers the facts from Redis. Times are milliseconds of the server's clock.
 """
 
 from collections import Counter
@@ -37,9 +37,9 @@ class Level(StrEnum):
 
     OK = "ok"
     NOTE = "note"
-    """Worth knowing; nothing is wrong."""
+    """Worth knowing, and no problem."""
     WARNING = "warning"
-    """A risk to remove or to accept; nothing fails because of it now."""
+    """A risk to remove or to accept. It causes no failure now."""
     WRONG = "wrong"
 
 
@@ -100,8 +100,8 @@ def _of_other_groups(snapshot: Snapshot) -> Iterator[Problem]:
         str(kind) for one in snapshot.groups if one.report for kind in kinds_of(one.report, one.reported_ms)
     )
     for kind, number in (in_all - shown).most_common():
-        more = counted(number, "more group is", "more groups are")
-        yield ProblemKind(kind), f"{more} {kind}. Run `reaper status --all`."
+        more = counted(number, "more group has", "more groups have")
+        yield ProblemKind(kind), f"{more} the problem {kind}. Run `reaper status --all`."
 
 
 def _of_service(snapshot: Snapshot, group: GroupState) -> Iterator[Problem]:
@@ -149,7 +149,7 @@ def _of_keys(group: GroupState, now_ms: int) -> Iterator[Problem]:
     if now_ms - group.lost_payload_ms <= RECENT_MS:
         were = counted(group.lost_payload, "entry was", "entries were")
         fix = "Trim only acknowledged entries (XTRIM … ACKED), or raise MAXLEN."
-        yield ProblemKind.LOST_PAYLOAD, f"{were} deleted while pending: only its worker can still run such a job. {fix}"
+        yield ProblemKind.LOST_PAYLOAD, f"{were} deleted while pending, so only its worker can still run the job. {fix}"
     if group.lost_delivery:
         were = counted(group.lost_delivery, "delivery was", "deliveries were")
         why = "because a third party deleted a consumer or the group"
@@ -159,7 +159,7 @@ def _of_keys(group: GroupState, now_ms: int) -> Iterator[Problem]:
         yield ProblemKind.LOST_GROUP, f"{why}. Its jobs are still in the stream."
     idle_ms, late_ms = group.main.oldest_pending_ms or 0, may_be_late_ms(group.visibility_ms)
     if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + late_ms:
-        idle = f"a delivery is idle for {duration(idle_ms)}"
+        idle = f"a delivery has been idle for {duration(idle_ms)}"
         yield ProblemKind.OVERDUE, f"{idle}, and no worker recovers it. See the logs of the workers."
 
 
@@ -177,7 +177,7 @@ def _of_streams(group: GroupState) -> Iterator[Problem]:
 
 
 def _is_unread(source: SourceState, visibility_ms: int) -> bool:
-    """Tell whether no consumer reads: the oldest ready job and the last read are older than a visibility timeout."""
+    """Return whether the oldest ready job and the last read are older than a visibility timeout."""
     if not source.exists:
         return True
     has_waited = (source.oldest_ready_ms or 0) > visibility_ms > 0

@@ -1,4 +1,4 @@
-"""Makes jobs ready again: dead letters as a next generation (redrive), and lost deliveries (requeue).
+"""Makes jobs ready again. Dead letters become a next generation (redrive). Lost deliveries are requeued.
 
 One script checks, copies and deletes each entry, in batches. So each batch can be the last one.
 
@@ -34,7 +34,7 @@ class Outcome(StrEnum):
 
     DONE = "done"
     MISSING = "missing"
-    """The entry does not exist: it was deleted, or made ready before."""
+    """The entry does not exist, because it was deleted or made ready before."""
     LOOPED = "looped"
     """The loop guard stopped it."""
     UNDELIVERABLE = "undeliverable"
@@ -48,7 +48,7 @@ class Outcome(StrEnum):
     SETTLED = "settled"
     """The journal says that it was settled or requeued."""
     UNKNOWN = "unknown"
-    """It does not exist after a call whose reply was lost: that call most likely made it ready."""
+    """It does not exist after a call whose reply was lost. That call most likely made it ready."""
 
 
 class Result(NamedTuple):
@@ -62,7 +62,7 @@ class Result(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry of the stream, or of the group's retry stream; `is_retry` is None if it may be in either."""
+    """One entry of the stream or of the group's retry stream. If `is_retry` is None, it may be in either."""
 
     id: str
     is_retry: bool | None = None
@@ -80,7 +80,7 @@ class ReadyAgain:
     policy: Redelivery = Redelivery.STREAM
     """For a group without settings."""
     journal_limit: int = DEFAULT_JOURNAL_MAXLEN
-    """Length of the journal; 0 = none is written."""
+    """Length of the journal. 0 = none is written."""
     dry_run: bool = False
 
     async def redrive(
@@ -99,10 +99,10 @@ class ReadyAgain:
                 yield result
 
     async def requeue(self, named: Sequence[str], since_ms: int) -> AsyncIterator[Result]:
-        """Make lost deliveries ready again: those with the IDs ``named``, or all if ``named`` is empty.
+        """Make the lost deliveries with the IDs ``named`` ready again, or all if ``named`` is empty.
 
-        The journal from ``since_ms`` on tells which deliveries are lost, and which entries were settled or requeued.
-        After all are requeued, the number of lost deliveries, which makes the service degraded, is 0.
+        The journal from ``since_ms`` on lists lost deliveries, and entries that were settled or requeued. After all of
+        them, the number of lost deliveries, which makes the service degraded, becomes 0.
         """
         lost, ended = await read_lost(self.client, self.keys, since_ms)
         ids: dict[str, list[str]] = {self.keys.stream: [], self.keys.retry: []}

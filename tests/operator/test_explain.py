@@ -120,8 +120,8 @@ async def test_what_keeps_recovery_from_happening_is_said(scene: Scene, reaper: 
     entry = await scene.stalled("n", 1)
     answer = await reaper("explain", entry, "--group", "orders/billing")
     assert answer.code == 0
-    assert "but        recovery is paused. Run `reaper groups resume orders/billing` to resume it." in answer.out
-    assert f"but        {NO_REPLICA}" in answer.out
+    assert "obstacle   recovery is paused. Run `reaper groups resume orders/billing` to resume it." in answer.out
+    assert f"obstacle   {NO_REPLICA}" in answer.out
     assert "deliveries 1 of " in answer.out
 
 
