@@ -163,7 +163,7 @@ class Worker:
             HandlerExitError: A handler or a callback raised SystemExit or KeyboardInterrupt.
         """
         loop = require_asyncio("a worker")
-        if self.process is not None and not self.process.finished:
+        if self.process and not self.process.finished and not (self._loop and self._loop.is_closed()):
             raise ConfigurationError("the worker is already running. Make a second Worker.")
         process = WorkerProcess(self.settings, self.handlers, self._callbacks)
         self._loop, self.process = loop, process

@@ -46,7 +46,8 @@ _WORKER = (
 _COMMANDS = {
     Role.PRODUCER: "pexpire pttl publish xadd xlen zadd zcard zrange zrangebyscore zrem zscore",
     Role.WORKER: _WORKER,
-    Role.REAPER: f"{_READS} {_WORKER} del hexists pexpire set subscribe xread zrangebyscore zrem zremrangebyscore",
+    Role.REAPER: f"{_READS} {_WORKER} del hexists pexpire set subscribe unsubscribe xread "
+    "zrangebyscore zrem zremrangebyscore",
     Role.READ_ONLY: _READS,
     Role.OPERATOR: f"{_READS} del hdel hset hsetnx unlink xack xadd xdel zadd zrem",
 }

@@ -22,21 +22,20 @@ from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.tasks import Chores
 from reaper.wheel import SLOT_S, Alarm
-from workers.protocol.calls.group_moves import Authority, DueMoves, group_names
+from workers.protocol.calls.group_moves import Authority, group_names
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
 from workers.protocol.messages import Redelivery, text
 from workers.runtime.clock import monotonic_ms
 from workers.telemetry import instruments
+from workers.upkeep.pace import MovePace
 
 logger = logging.getLogger(__name__)
 
 Rows = Sequence[Any]
 """Pending entries, as ``XPENDING`` returns them."""
 
-RELEASE_POLL_S = (0.02, 0.5)
-"""Pauses between looks at released jobs while they settle, and while a long one runs."""
 MOVE_RETRY_S = 0.5
 """Pause after a call that failed or was rejected."""
 FULL_RETRY_S = 1.0
@@ -73,7 +72,7 @@ class GroupWatch:
         self._alarm = Alarm(self._tick)
         self._ticking: list[Scanner] = []
         """Scanners of the sources that the latest tick reads."""
-        self._poll_s = RELEASE_POLL_S[0]
+        self._pace = MovePace()
         self._next_full_s = self._scanned_s = float("-inf")
         self._interval_s = context.settings.tick_of(group).total_seconds()
 
@@ -259,7 +258,7 @@ class GroupWatch:
     # ---- quarantined jobs and schedules
 
     async def _move_due(self) -> float | None:
-        """Make due jobs ready, and release a quarantined one. Return when to look again, if not at the next tick."""
+        """Make due jobs ready, and release a quarantined one. Return the pause in seconds, or None."""
         try:
             moved = await self._writer.move_due()
         except (RedisError, OSError) as error:
@@ -269,16 +268,7 @@ class GroupWatch:
             self._call_refused(moved)
             return MOVE_RETRY_S
         self._notes.moved(moved)
-        return self._pause_after(moved)
-
-    def _pause_after(self, moved: DueMoves) -> float | None:
-        quick, slow = RELEASE_POLL_S
-        waits = moved.quarantined + moved.out > 0
-        self._poll_s = quick if not waits or moved.released or moved.settled else min(self._poll_s * 1.5, slow)
-        pauses = [self._poll_s] if waits else []
-        if 0 <= moved.next_due_ms <= self._interval_s * 1000:
-            pauses.append(moved.next_due_ms / 1000)
-        return min(pauses, default=None)
+        return self._pace.pause_after(moved)
 
     def _call_refused(self, refusal: Refusal) -> None:
         """Act on a call that was rejected."""

@@ -77,7 +77,7 @@ class Drops:
                 if self._is_nobodys_to_know(seen_ms, *consumer) or (holder and proven is None):
                     world.ledger.lost.add(job)
                 elif holder and proven is not None:
-                    left_s = proven + PROVEN_LATELY * holder.lives_by_s - world.loop.now
+                    left_s = proven + PROVEN_LATELY * holder.lives_for_s(proven) - world.loop.now
                     world.later(max(0.0, left_s), partial(self._look_whether_proven, job, dropped, holder))
                 world.ledger.blame(Execution(job, metadata.generation))
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.synchronize import Event as EventType
 
 from workers import Job, Worker
 
@@ -19,10 +18,8 @@ FORK = multiprocessing.get_context("fork")
 SLEEP = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
 
 
-def pause(begun: EventType | None = None) -> None:
+def pause() -> None:
     """Wait for a signal for ever, with the handlers that were inherited."""
-    if begun:
-        begun.set()
     while True:
         signal.pause()
 
@@ -31,11 +28,9 @@ def pause(begun: EventType | None = None) -> None:
 
 
 def terminate_process() -> int | None:
-    begun = FORK.Event()
-    child = FORK.Process(target=pause, args=(begun,))
+    child = FORK.Process(target=pause)
     child.start()
-    begun.wait()
-    child.terminate()
+    child.terminate()  # at once: the child may not have run a line
     child.join()
     return child.exitcode
 
@@ -56,11 +51,9 @@ def terminate_executor() -> int:
 
 
 def terminate_fork() -> int:
-    begun = FORK.Event()
     child = os.fork()
     if not child:
-        pause(begun)
-    begun.wait()
+        pause()
     os.kill(child, signal.SIGTERM)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

@@ -38,7 +38,7 @@ def test_the_group_settings_are_not_set_by_default() -> None:
         ({"group_start": "18446744073709551616"}, "Write '0', '\\$' or an entry ID"),
         ({"group_start": "1-18446744073709551616"}, "Write '0', '\\$' or an entry ID"),
         ({"group_start": "٣"}, "Write '0', '\\$' or an entry ID"),
-        ({"visibility_timeout": "0.09"}, "'visibility_timeout' .* too short"),
+        ({"visibility_timeout": "0.09"}, "'visibility_timeout' .* at least 0.1s"),
         ({"journal_maxlen": "99999999999999999999999"}, "'journal_maxlen' .* less than or equal to 1000000000000"),
         ({"visibility_timeout": "0"}, "visibility_timeout"),
         ({"stream": "{orders}"}, "only a hash tag"),

@@ -12,10 +12,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from tests.scripts.scene import HOLDER, Scene
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.embedded import upkeep
-from workers.embedded.upkeep import LATEST_LOOK_S, RELEASE_POLL_S, Upkeep
+from workers.embedded.upkeep import LATEST_LOOK_S, Upkeep
 from workers.protocol.calls.group_moves import Authority, CleanupResult, DueMoves, GroupMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.upkeep.cleanup import GroupCleanup
+from workers.upkeep.pace import RELEASE_POLL_S, MovePace
 
 pytestmark = pytest.mark.anyio
 
@@ -62,15 +63,14 @@ class Silent:
 def upkeep_of(*answers: DueMoves | Refusal | Exception) -> tuple[Upkeep, Answers]:
     calls = Answers(answers)
     one: Any = object.__new__(Upkeep)
-    one._moves, one._commands, one._reporter, one._hint, one._poll_s = calls, None, Silent(), anyio.Event(), QUICK_S
+    one._moves, one._commands, one._reporter, one._hint, one._pace = calls, None, Silent(), anyio.Event(), MovePace()
     return one, calls
 
 
 @pytest.fixture
 def evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause is random."""
-    monkeypatch.setattr(upkeep, "RELEASE_JITTER", 0.0)
-    monkeypatch.setattr(upkeep, "DUE_JITTER_S", 0.0)
+    monkeypatch.setattr(upkeep, "JITTER_S", 0.0)
 
 
 async def told_by(step: Callable[[], Awaitable[Refusal | None]]) -> Refusal | Exception | None:

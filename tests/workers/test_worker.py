@@ -1,3 +1,4 @@
+import asyncio
 import logging
 import threading
 from time import monotonic
@@ -26,6 +27,7 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job, Reject, Retry, Worker
+from workers.process import WorkerProcess
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import text
@@ -495,6 +497,15 @@ async def test_a_worker_can_run_again_but_not_twice_at_once(server: RedisServer,
             consumers.add(worker.consumer)
 
     assert len(consumers) == 2
+
+
+async def test_a_worker_runs_again_if_its_event_loop_was_closed_under_way(server: RedisServer, client: Redis) -> None:
+    worker, loop = make_worker(server.url, accept), asyncio.new_event_loop()
+    loop.close()
+    worker._loop, worker.process = loop, WorkerProcess(worker.settings, worker.handlers, worker._callbacks)
+    await enqueue(client, 1)
+    async with running(worker):
+        await wait_for_settled(worker, 1)
 
 
 async def test_a_server_that_is_not_there_is_named(free_address: str) -> None:

@@ -5,6 +5,4 @@ list, and claims overdue deliveries for the worker's free slots. It makes the ot
 
 The server's idle time decides, so any number of workers can scan the same delivery, and one gets it. Workers do not act
 while a live reaper serves the group. After a gap in the heartbeats, recovery waits, so that live workers come first.
-
-Not promised: a job's own visibility timeout (`reaper.visibility_ms`), because the list shows no fields.
 """

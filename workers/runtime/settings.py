@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     ValidationError,
@@ -24,7 +25,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from workers.protocol.address import SHARED_URL, with_options
 from workers.protocol.credentials import came_from
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.quantities import A_DURATION, seconds_in
+from workers.runtime.quantities import A_DURATION, seconds_in, written
 from workers.runtime.settings_errors import did_you_mean, explain
 
 LONGEST = timedelta(days=3660)
@@ -70,7 +71,16 @@ JournalMaxlen = Annotated[
 
 def seconds(default: float | None, description: str, *, least: timedelta = timedelta(milliseconds=1)) -> Any:
     """Return a field for a duration. ``default`` is in seconds, or None. ``least`` is the shortest duration."""
-    return Field(default=None if default is None else timedelta(seconds=default), ge=least, description=description)
+
+    def long_enough(value: timedelta | None) -> timedelta | None:
+        if value is not None and value < least:
+            raise ValueError(f"Write a duration of at least {written(least)}")
+        return value
+
+    start = None if default is None else timedelta(seconds=default)
+    field: Any = Field(default=start, description=description, json_schema_extra={"shortest": written(least)})
+    field.metadata.append(AfterValidator(long_enough))  # the sentence of ``ge`` has another notation for durations
+    return field
 
 
 def to_ms(duration: timedelta) -> int:

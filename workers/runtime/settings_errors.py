@@ -31,6 +31,4 @@ def _sentence(kind: type[BaseModel], problem: ErrorDetails, sources: Mapping[str
         return f"unknown setting {name!r}{where}{did_you_mean(name, kind.model_fields) if len(path) == 1 else '.'}"
     if problem["type"] == "missing":
         return f"setting {name!r}{where} is missing."
-    if isinstance(problem.get("ctx", {}).get("ge"), str):  # the shortest duration, in pydantic's own notation
-        message = "The duration is too short"
     return f"setting {name!r}{where} is invalid. {message}."

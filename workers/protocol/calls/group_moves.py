@@ -99,7 +99,6 @@ class Recovery(NamedTuple):
 
 
 def read_recovery(
-    _at_ms: int,
     next_page: bytes,
     due: list[Any],
     held: list[Any],

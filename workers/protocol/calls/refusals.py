@@ -53,7 +53,7 @@ def recovery_wait(settings: Mapping[str, str], now_ms: int) -> RecoveryWait | No
     in_force_ms, beat, unbroken = number("visibility_ms"), number("beat"), number("unbroken")
     if not in_force_ms:
         return None
-    visibility_ms = max(in_force_ms, number("former_visibility_ms") if number("former_until") > now_ms else 0)
+    visibility_ms = max(in_force_ms, number("former_visibility_ms") if number("former_left") else 0)
     gap_ms = abs(now_ms - beat)
     if not beat or not unbroken or gap_ms * GAP_PART > in_force_ms:
         return RecoveryWait(visibility_ms, gap_ms if beat else 0, gap_has_ended=False)

@@ -8,7 +8,7 @@
 -- Embedded:  ARGV[6] consumer  ARGV[7] where the page begins ('-' or '(ID')  ARGV[8] entries of a page  ARGV[9] room: how many it may claim.
 --            What it has no room for is made ready.
 --
--- Returns {'ok', server time in ms, where to go on ('' = the end; replica: the first ID that was put off), {ID, ms until it is due, in
+-- Returns {'ok', where to go on ('' = the end; replica: the first ID that was put off), {ID, ms until it is due, in
 -- turns}, {ID, consumer, why it is held, in turns}, events as in the journal, {ID, traceparent, tracestate, generation} of each traced job that
 -- has left its delivery, {entry, times delivered} of what was claimed},
 -- or {'stale', lease found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.
@@ -136,4 +136,4 @@ if recovered > 0 then
   redis.pcall('HINCRBY', settings, 'recovered', recovered)
 end
 local told = write_events({ 'mode', is_embedded and 'embedded' or 'reaper', 'token', token, 'visibility_ms', digits(in_force.visibility_ms) })
-return broken or { 'ok', at, cursor, due_in, held, told, traced, taken }
+return broken or { 'ok', cursor, due_in, held, told, traced, taken }

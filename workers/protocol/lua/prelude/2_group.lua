@@ -29,21 +29,21 @@ end
 
 -- A value that was lowered lately still counts as it was before (`former_*`).
 local function count_former(in_force)
-  local counts = in_force.former_until > at
+  local counts = in_force.former_left > 0
   in_force.visibility_ms = math.max(in_force.own_visibility_ms, counts and in_force.former_visibility_ms or 0)
   in_force.max_deliveries = math.max(1, in_force.own_max_deliveries, counts and in_force.former_max_deliveries or 0)
 end
 
 -- Returns the group settings, and the beat (9_beat.lua), or nil if the group has none.
 local function read_settings()
-  local values = redis.call('HMGET', settings, 'policy', 'recovery', 'paused', 'visibility_ms', 'max_deliveries', 'former_until',
+  local values = redis.call('HMGET', settings, 'policy', 'recovery', 'paused', 'visibility_ms', 'max_deliveries', 'former_left',
     'former_visibility_ms', 'former_max_deliveries', 'beat', 'unbroken', 'gap')
   local visibility = whole_number(values[4], 0)
   if not values[1] or visibility == 0 then
     return nil
   end
   local in_force = { policy = values[1], recovery = values[2], paused = values[3] == '1', own_visibility_ms = visibility,
-    own_max_deliveries = whole_number(values[5], 0), former_until = whole_number(values[6], 0),
+    own_max_deliveries = whole_number(values[5], 0), former_left = whole_number(values[6], 0),
     former_visibility_ms = whole_number(values[7], 0), former_max_deliveries = whole_number(values[8], 0),
     beat = whole_number(values[9], 0), unbroken = whole_number(values[10], 0), gap = whole_number(values[11], 0) }
   count_former(in_force)

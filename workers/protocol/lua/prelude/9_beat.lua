@@ -6,10 +6,10 @@
 -- visibility timeout, recovery waits for one visibility timeout, because live workers send their next heartbeat in that time.
 --
 -- Fields of the group settings ({orders}:group:billing): `beat` (server time of the last beat, in ms), `unbroken` (server time since which
--- there was no gap, in ms), `gap` (length of the last gap in ms, 0 = there was no beat before). `read_settings` reads them.
+-- there was no gap, in ms), `gap` (length of the last gap in ms, 0 = there was no beat before), and `former_left` (for how many ms the
+-- former values still count: only time without a gap is taken off). `read_settings` reads them.
 
 local GAP_PART = 3 -- a gap counts from this part of the visibility timeout on
-local FORMER_MS = 35000 -- workers read the group settings every 30 s (REFRESH_S in workers/loop/membership.py), and a call takes up to 5 s
 
 -- Runs the commands of a heartbeat in a form that changes nothing. Raises what Redis answers to one that it does not allow. From 7.0 on,
 -- XCLAIM without a result would create the consumer, so there the permission is asked for, and the call is made only if it is missing.
@@ -44,12 +44,10 @@ local function note_beat(in_force)
   end
   local last = in_force.beat
   if has_gap(in_force) then
-    if last > 0 and in_force.former_until > 0 then -- what was left of it before the gap is left after it, whatever happened to the clock
-      in_force.former_until = at + math.min(FORMER_MS, math.max(0, in_force.former_until - last))
-      redis.call('HSET', settings, 'former_until', digits(in_force.former_until))
-    end
     in_force.gap, in_force.unbroken = last > 0 and math.abs(at - last) or 0, at
     redis.call('HSET', settings, 'gap', digits(in_force.gap))
+  elseif in_force.former_left > 0 then
+    redis.call('HSET', settings, 'former_left', digits(math.max(0, in_force.former_left - math.max(0, at - last))))
   end
   in_force.beat, in_force.unbroken = at, math.min(in_force.unbroken, at) -- the clock may have been set back by less than counts as a gap
   redis.call('HSET', settings, 'beat', digits(at), 'unbroken', digits(in_force.unbroken))
