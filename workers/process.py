@@ -218,7 +218,7 @@ class WorkerProcess:
             raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}") from error
 
     async def _check_claim(self, redelivery: Redelivery | None) -> None:
-        """Reject a policy whose redelivered entries no worker could read. Raises what redis-py raises."""
+        """Reject a policy whose redelivered entries no worker could read. Raises redis-py's errors."""
         if redelivery is not Redelivery.IN_PLACE:
             return
         keys = self._context.settings.keys

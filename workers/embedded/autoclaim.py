@@ -53,7 +53,7 @@ class Autoclaim(WorkerPart):
     async def scan(self) -> Refusal | None:
         """Recover the overdue deliveries, and wait until the next scan. Return why a call was rejected.
 
-        Raises errors of redis-py.
+        Raises redis-py's errors.
         """
         began, soonest = monotonic(), inf
         for source in self._membership.sources:

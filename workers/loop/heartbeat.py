@@ -120,7 +120,7 @@ class Heartbeat(WorkerPart):
     async def extend(self, job: Delivery) -> bool:
         """Extend one delivery that runs, or is about to begin. Return False if it is not ours.
 
-        Raises errors of redis-py.
+        Raises redis-py's errors.
         """
         asked_at = monotonic()
         [answer] = await self._moves.extend(self._kept, job.source.key, [_beating(job, begins=True)])
@@ -190,7 +190,7 @@ class Heartbeat(WorkerPart):
     async def _hold(self, vanished: Sequence[Delivery]) -> list[Delivery]:
         """Hold vanished deliveries of one source again that are not settled yet. Return those that are ours.
 
-        Waits until no settlement is under way (rule W6). Settlements wait meanwhile. Raises errors of redis-py.
+        Waits until no settlement is under way (rule W6). Settlements wait meanwhile. Raises redis-py's errors.
         """
         async with self._turn.lock:
             batch = [job for job in vanished if job.source.holds(job)]

@@ -99,7 +99,7 @@ class Membership:
         return int(monotonic() * 1000 + self._clock_offset_ms)
 
     async def join(self) -> None:
-        """Join the group, and create it if it is missing. Raises errors of redis-py."""
+        """Join the group, and create it if it is missing. Raises redis-py's errors."""
         settings = self._settings
         joined = await join_group(
             self._connection,

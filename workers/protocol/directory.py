@@ -1,7 +1,7 @@
 """Asks the Sentinels or the nodes of a cluster which server takes writes.
 
 redis-py's own clients ask only when they connect, and repeat calls that may have had an effect. A connection to a
-demoted primary would go on until a write is rejected. So connections ask before they send, at most twice a second, and
+demoted master would go on until a write is rejected. So connections ask before they send, at most twice a second, and
 event loops ask in a thread.
 """
 
@@ -97,7 +97,7 @@ class Directory:
                     table = self._answer()
                     if self._is_sentinel and self.table.masters - table.masters:
                         name, address = self._address.master, "{}:{}".format(*next(iter(table.masters)))
-                        logger.info("primary changed: %s", fields(name=name, address=address))
+                        logger.info("master changed: %s", fields(name=name, address=address))
                     self.table, self._failure = table, None
                 except NoMasterError as error:
                     self._failure = error
@@ -116,7 +116,7 @@ class Directory:
                 connection.connect()  # no effect on one that is connected
                 connection.send_command(*question)
                 reply = connection.read_response()
-                table = self._primary(reply) if self._is_sentinel else parse_slots(reply, host)
+                table = self._master(reply) if self._is_sentinel else parse_slots(reply, host)
                 if not table.ranges:
                     raise NobodyYetError(f"{host[0]}:{host[1]} reports no node with slots")
             except (RedisError, OSError) as error:
@@ -150,7 +150,7 @@ class Directory:
         for host, port in sorted(hosts, key=self._silent.__contains__):
             yield self._kind(**self._options | {"host": host, "port": port})
 
-    def _primary(self, reply: Any) -> SlotTable:
+    def _master(self, reply: Any) -> SlotTable:
         for flat in reply:
             row = dict(zip(flat[::2], flat[1::2], strict=False))
             if row[b"name"].decode("utf-8", "replace") == self._address.master:

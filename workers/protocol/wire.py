@@ -30,7 +30,7 @@ class Route:
         self._slot = slot
 
     async def lead(self, connection: Any) -> bool:
-        """Have ``connection`` lead there. Return whether it is connected, and did already."""
+        """Point ``connection`` to that server. Return whether it was connected to it already."""
         with suppress(RedisError, OSError):  # a failover may be under way
             if connection.is_connected and _host_of(connection) != await self._directory.owner(self._slot):
                 await connection.disconnect(nowait=True)
@@ -50,7 +50,7 @@ class Route:
             connection.host, connection.port = self._directory.owner_blocking(self._slot)
 
     def failed(self, error: Exception) -> None:
-        """Have another server asked where one answered that it does not take writes now."""
+        """Ask another server the next time, if ``error`` says that this one does not take writes now."""
         if is_failover_error(error):
             self._directory.doubt()
 
@@ -87,7 +87,7 @@ class _Improved(AbstractConnection):
         return [hiredis.pack_command(args if len(words) == 1 else (*words, *args[1:]))]
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: ARG002 - off
-        """As redis-py's own, which bounds it by `asyncio.wait_for`. Before Python 3.12 that swallows cancellations."""
+        """Send as redis-py does, but without `asyncio.wait_for`, which swallows cancellations before Python 3.12."""
         if not self.is_connected:
             await self.connect()
         elif self.route and not await self.route.lead(self):
@@ -141,7 +141,7 @@ class Pool(BlockingConnectionPool):
     """Gives out connected connections first, because the server may accept no more clients."""
 
     async def get_connection(self, *words: Any, **options: Any) -> AbstractConnection:
-        """Return a connected connection. Raises what redis-py raises, or AllInUseError."""
+        """Return a connected connection. Raises AllInUseError and redis-py's errors."""
         self._available_connections.sort(key=lambda one: one.is_connected)
         try:
             connection = await super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
@@ -175,7 +175,7 @@ def _read_certificates(connection: SSLConnection) -> None:
 async def _said_to_newcomers(connection: AbstractConnection) -> str:
     """Return why the server turns new connections away, or ''.
 
-    It says so before it is asked, and closes. A client that writes sees only the reset, so this one only reads.
+    The server sends the reason unasked, and closes. A client that writes sees only the reset, so this one only reads.
     """
     if isinstance(connection, SSLConnection):
         return ""

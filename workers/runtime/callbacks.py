@@ -54,7 +54,7 @@ class Callbacks:
         return register
 
     def wants(self, name: str) -> bool:
-        """Tell whether the event has a callback, so that callers need not gather facts in vain."""
+        """Return whether the event has a callback, so that callers need not gather facts in vain."""
         return name in self._registered
 
     def report(self, name: str, **facts: Any) -> None:

@@ -37,7 +37,7 @@ def monotonic_ms() -> int:
 
 
 async def server_ms(client: Redis) -> int:
-    """Return the server's time in milliseconds. Raises what redis-py raises."""
+    """Return the server's time in milliseconds. Raises redis-py's errors."""
     return time_ms(await client.time())
 
 

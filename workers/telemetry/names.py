@@ -59,11 +59,11 @@ def common(operation: str, kind: str, stream: str, group: str = "") -> Attribute
 
 
 def is_tracing() -> bool:
-    """Tell whether spans go anywhere: a program, or the command line, has set a tracer provider."""
+    """Return whether spans go anywhere: a program, or the command line, has set a tracer provider."""
     return not isinstance(trace.get_tracer_provider(), (ProxyTracerProvider, NoOpTracerProvider))
 
 
 def is_measuring() -> bool:
-    """Tell whether metrics go anywhere."""
+    """Return whether metrics go anywhere."""
     provider = metrics.get_meter_provider()
     return not isinstance(provider, NoOpMeterProvider) and "Proxy" not in type(provider).__name__

@@ -18,7 +18,7 @@ GOODBYE_S = 2.0
 
 
 def exports(signal: str) -> bool:
-    """Tell whether to export TRACES or METRICS. Raises ConfigurationError."""
+    """Return whether to export TRACES or METRICS. Raises ConfigurationError."""
     variable = f"OTEL_{signal}_EXPORTER"
     chosen = os.environ.get(variable, "").strip().lower()
     if chosen not in ("", "otlp", "none"):

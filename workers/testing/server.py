@@ -107,7 +107,7 @@ class RedisServer:
 
     @property
     def running(self) -> bool:
-        """Tell whether the process exists, also if it is paused."""
+        """Return whether the process exists, also if it is paused."""
         return self._process is not None and self._process.running
 
     @classmethod

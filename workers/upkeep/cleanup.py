@@ -29,7 +29,7 @@ class GroupCleanup:
     async def tidy(self, retention: timedelta | None) -> CleanupResult | Refusal:
         """Note the group's position, and delete consumers that were silent for ``retention`` (None = keep them).
 
-        Returns the result, or why the call was rejected. Raises what redis-py raises.
+        Returns the result, or why the call was rejected. Raises redis-py's errors.
         """
         if self._groups_lost is None:
             counted: Any = await self._client.hget(self._keys.settings, "groups_lost")
