@@ -57,7 +57,7 @@ class ObserverLease(GroupLease):
         answered("observed")
 
     async def hand(self, holder: str, to: str, why: str) -> None:
-        """Do nothing, because an observer has no lease."""
+        """Return at once, because an observer has no lease."""
 
 
 class Observer(GroupWriter):
