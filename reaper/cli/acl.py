@@ -34,8 +34,8 @@ recovery_option = click.option(
 def acl(role: str | None, recovery: str, machine: bool, settings: ReaperSettings) -> None:
     """Print the least permissions of each role, as ACL rules.
 
-    ROLE is producer, worker, reaper, read-only or operator. Default: all roles of the recovery. Replace PASSWORD with a
-    password. The rules contain the keys of the groups in `--groups`. The command does not connect to Redis.
+    ROLE is producer, worker, reaper, read-only or operator. Without ROLE, the command prints all roles of the
+    recovery mode. Replace PASSWORD. The rules contain the keys of `--groups`. The command does not connect to Redis.
     """
     if not settings.groups:
         raise ConfigurationError(

@@ -17,7 +17,7 @@ from reaper.cli.options import (
 )
 from reaper.operations.dead_letters import check_ids, choose, select
 from reaper.operations.groups import check_exists
-from reaper.operations.ready_again import MAX_GENERATION, Entry, Outcome, ReadyAgain, Result, forget_count, read_lost
+from reaper.operations.ready_again import MAX_GENERATION, Outcome, ReadyAgain, Result
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.refusals import explained
 from workers.protocol.errors import ConfigurationError
@@ -107,15 +107,12 @@ async def requeue(
     """
     if bool(ids) is lost:
         raise ConfigurationError("requeue needs either entry IDs or --lost. Name one of them.")
-    named = [Entry(entry_id) for entry_id in check_ids(ids)]
+    named = check_ids(ids)
     async with connected(settings) as (client, _):
         await check_exists(client, keys)
-        found, ended = await read_lost(client, keys, await server_ms(client) - int(since * 1000))
         ready_again = ReadyAgain(client, keys, settings.redelivery, settings.journal_limit, dry_run)
-        results = ready_again.requeue(found if lost else named, ended)
+        results = ready_again.requeue(named, await server_ms(client) - int(since * 1000))
         counts = await _print(ready_again, results, ("delivery", "requeued"), machine)
-        if lost and not dry_run:
-            await forget_count(client, keys)
     return not counts[Outcome.UNDELIVERABLE]
 
 
@@ -127,8 +124,8 @@ async def _print(
 ) -> Counter[Outcome]:
     """Print the results as they come, then a summary, which people see also after a failure. Return the counts.
 
-    ``action``: for example ``("dead letter", "redriven")``. Without ``shows_all``, people do not see a line for each
-    job that is ready.
+    ``action`` is a noun and a verb, as ``("dead letter", "redriven")``. Without ``shows_all``, people see no line for
+    a job that is ready.
     """
     noun, verb = action
     would_be = "would be " if run.dry_run else ""

@@ -8,11 +8,11 @@
 -- ARGV[6] policy  ARGV[7] visibility timeout in ms  ARGV[8] max_deliveries
 -- ARGV[9] token of the term that is to go on ('0' = a new term begins). Then the lease must still be ours
 --
--- Returns {1, token, server time in ms, why the policy cannot work here ('' | several_groups | explicit_ids), the settings before: policy,
+-- Returns {1, token, server time in ms, reason why the policy cannot work ('' | several_groups | explicit_ids), the settings before: policy,
 -- visibility_ms, max_deliveries, recovery},
--- or {0, who holds the lease, for how many ms}: nothing was done.
--- Where a value is lower than before, the former one is kept for a while as `former_…`, for workers that cannot know better yet.
--- Fence: nobody else holds the lease. Our own value counts as taken: it is what a lost reply looks like. The token is for people.
+-- or {0, lease of another replica, ms that it has left}.
+-- If a value is lower than before, the former one is kept for a while as `former_…`, for workers that still use it.
+-- Fence: no other replica holds the lease. The caller's own value counts as taken, because the reply to an earlier call may be lost.
 
 --- @keys
 --- @prelude

@@ -49,9 +49,9 @@ async def take_snapshot(
 ) -> Snapshot:
     """Read the state of a namespace and of the groups that are in ``configured`` or that live replicas watch.
 
-    Of more than `FEW_GROUPS`, only the worst are read, or those that match ``glob``, if there is one. ``asked``:
-    further groups, also if no replica watches them. A key of a foreign type reads as empty. Raises redis-py's errors if
-    there is no contact.
+    Of more than `FEW_GROUPS`, only the worst are read. With ``glob``, only groups that match it are read. ``asked``
+    are further groups, which need not be watched. A key of a foreign type reads as empty. Raises redis-py's errors
+    without contact.
     """
     snapshot = await look_at_namespace(client, keys, server)
     watching = await read_watched(client, keys)
@@ -64,7 +64,7 @@ async def take_snapshot(
 
 
 def choose(known: Sequence[str], replicas: Sequence[Replica]) -> list[str]:
-    """Return the groups to read: all of a few, or those that the replicas report as worst."""
+    """Return the groups to read. Of more than `FEW_GROUPS`, these are the ones that the replicas report as worst."""
     if len(known) <= FEW_GROUPS:
         return list(known)
     reports = {pair: report for replica in replicas for pair, report in replica.groups.items()}

@@ -1,8 +1,4 @@
-"""Serves one group for one term. It extends the lease, scans, recovers, and looks after the schedules.
-
-The pending entries list is the truth, so a process may lose its own knowledge. One fact is not in that list: the
-deliveries of a consumer that a third party deletes (`reaper.recovery.lost`).
-"""
+"""Serves one group for one term. It extends the lease, scans, recovers, and moves due jobs out of the schedules."""
 
 import logging
 import random
@@ -41,7 +37,7 @@ Rows = Sequence[Any]
 """Pending entries, as ``XPENDING`` returns them."""
 
 MOVE_RETRY_S = 0.5
-"""Pause after a call that failed, or that was refused."""
+"""Pause after a call that failed or was rejected."""
 FULL_RETRY_S = 1.0
 """The shortest time between two full scans."""
 SPREAD = 0.2
@@ -49,7 +45,7 @@ SPREAD = 0.2
 
 
 class GroupWatch:
-    """One group, one term. An idle group has no task: an alarm sends its tick, and a callback reads the answer."""
+    """One group in one term. An idle group has no task. An alarm sends its tick, and a callback reads the answer."""
 
     def __init__(
         self,
@@ -75,7 +71,7 @@ class GroupWatch:
         self._sources: dict[str, SourceWatch] = {}
         self._alarm = Alarm(self._tick)
         self._ticking: list[Scanner] = []
-        """Those whose new entries the latest tick reads."""
+        """Scanners of the sources that the latest tick reads."""
         self._pace = MovePace()
         self._next_full_s = self._scanned_s = float("-inf")
         self._interval_s = context.settings.tick_of(group).total_seconds()
@@ -90,10 +86,10 @@ class GroupWatch:
         self._add_source(self._keys.stream)
         self._context.notices.add(self._move_soon, self._schedules)
         self._tick()
-        self._move_soon()  # some may have been released in an earlier term
+        self._move_soon()  # jobs may have been released in an earlier term
 
     def end(self, reason: EndOfTerm) -> None:
-        """End the term. ``ended`` is called once, when the calls that have begun have their answers."""
+        """End the term. ``ended`` is called once, after the replies to all calls."""
         if self._end is None:
             self._end = reason
             self._alarm.cancel()
@@ -101,6 +97,7 @@ class GroupWatch:
             self._chores.stop(self._over)
 
     def _over(self) -> None:
+        self._notes.log_recovered(at_the_end=True)
         if self._observer:
             self._observer.log(at_the_end=True)
         self._ended(self._end or EndOfTerm.FAILED)
@@ -146,7 +143,7 @@ class GroupWatch:
         self._lease.tick(self._term.holder, after, retry_after, self._answered)
 
     def _answered(self, reply: Any) -> None:
-        if self._end is None:  # else it was asked for in a term that is over
+        if self._end is None:
             self._chores.safely(partial(self._read, reply))
         for scanner in self._ticking:
             scanner.page_ends()
@@ -167,7 +164,7 @@ class GroupWatch:
         self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S if pause_s else 0)
 
     def _act_on(self, due_ms: int, has_settings: int, new: Rows, of_retry: Rows, error: bytes) -> Exception | None:
-        """Arm timers for new deliveries, and begin other work that a tick shows. Return why a part of it failed."""
+        """Arm timers for new deliveries, and begin other due work. Return the error of a part that failed."""
         for scanner, rows in zip(self._ticking, (new, of_retry), strict=False):
             scanner.saw(rows)
         if not has_settings:
@@ -248,7 +245,7 @@ class GroupWatch:
     async def _watch_retry_stream(self) -> None:
         """Watch the group's retry stream while it exists, with any policy."""
         retry = self._keys.retry
-        # A stream without the group is what a copy makes that was written just after a third party deleted the stream.
+        # A third party may have deleted the stream. Then the next copy made it again, without the group.
         exists = self.group.group in await group_names(self._context.reads, retry)
         if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._observer:
             await self._write_settings()  # makes the stream and its group
@@ -292,7 +289,7 @@ class GroupWatch:
     # ---- status
 
     def report(self) -> GroupReport:
-        """Return the report for ``reaper status``. Hot: each heartbeat asks it of every group."""
+        """Return the report for ``reaper status``. Each heartbeat calls this for every group, so it must be fast."""
         report = self._notes.report
         timers = [source.timers for source in self._sources.values()]
         due = min([next_due for one in timers if (next_due := one.next_due()) is not None], default=None)

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.judgement import judge
-from reaper.operations.ready_again import Outcome, ReadyAgain, forget_count, read_lost
+from reaper.operations.ready_again import Outcome, ReadyAgain
 from reaper.operations.snapshot import take_snapshot
 from reaper.reasons import ProblemKind
 from reaper.replicas import GroupReport
@@ -343,9 +343,7 @@ async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and
 
 async def requeue_lost(case: Case) -> int:
     """Give back the lost deliveries, as ``reaper groups requeue --lost`` does; return how many."""
-    lost, ended = await read_lost(case.client, case.keys, 0)
-    results = [one async for one in ReadyAgain(case.client, case.keys).requeue(lost, ended)]
-    await forget_count(case.client, case.keys)
+    results = [one async for one in ReadyAgain(case.client, case.keys).requeue((), since_ms=0)]
     return sum(result.outcome is Outcome.DONE for result in results)
 
 

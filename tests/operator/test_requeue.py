@@ -6,6 +6,7 @@ import pytest
 
 from tests.operator.conftest import Command
 from tests.scripts.scene import Scene
+from tests.support.servers import RedisServer
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +44,16 @@ async def test_lost_deliveries_are_given_back_once(scene: Scene, reaper: Command
     assert await outcomes(reaper, "--lost") == {}
     assert not await scene.client.hexists(scene.keys.settings, "lost_delivery")
     assert await scene.client.xlen("orders") == 2
+
+
+async def test_a_command_that_fails_at_its_end_prints_one_document(
+    scene: Scene, reaper: Command, server: RedisServer
+) -> None:
+    await lost(scene)
+    await scene.client.execute_command("ACL", "SETUSER", "careful", "on", ">pw", "~*", "&*", "+@all", "-hdel")
+    address = f"redis://careful:pw@127.0.0.1:{server.port}/0"
+    answer = await reaper("groups", "requeue", BILLING, "--lost", "-o", "json", REAPER_REDIS_URL=address)
+    assert (answer.code, answer.data["status"], "hdel" in answer.data["error"]) == (3, "unreachable", True)
 
 
 @pytest.mark.parametrize("event", ["acked", "dead_lettered", "recovered", "requeued"])

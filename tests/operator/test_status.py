@@ -80,7 +80,7 @@ async def test_of_many_groups_the_worst_are_shown_a_line_each(scene: Scene, reap
     assert shown == sorted(ranked[:20])
     assert "  patterns  mail:* · holds 40 of 40 groups · held 34" in lines
     assert "… and 20 more groups: see --group GLOB, or --all" in lines
-    assert "  - 14 more groups are held. Run `reaper status --all`." in lines
+    assert "  - 14 more groups have the problem held. Run `reaper status --all`." in lines
     assert len(lines) < 60
 
 
