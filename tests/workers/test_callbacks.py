@@ -1,5 +1,3 @@
-import gc
-
 import anyio
 import pytest
 
@@ -69,13 +67,6 @@ async def test_reports_that_a_slow_callback_cannot_take_are_dropped(monkeypatch:
     await callbacks.drain()
 
     assert [report.facts["number"] for report in reports] == [0, 1]
-
-
-def test_it_can_be_made_and_thrown_away_without_an_event_loop() -> None:
-    callbacks, _ = make()
-    del callbacks
-
-    gc.collect()
 
 
 def test_an_unknown_event_is_refused() -> None:

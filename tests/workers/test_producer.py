@@ -13,8 +13,6 @@ from typing import Any, Self
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
@@ -24,7 +22,7 @@ from tests.support.dump import dump
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until, wait_until_here
-from workers import JobId, NewJob, Producer, SyncProducer, new_jobs
+from workers import JobId, NewJob, Producer, SyncProducer
 from workers.new_jobs import MAX_FIELDS, Fields
 from workers.outbox import CALL_JOBS
 from workers.producer import MAX_CALLS
@@ -85,11 +83,6 @@ async def delayed(client: Redis) -> int:
 async def test_an_enqueued_job_has_the_id_that_its_producer_gets(orders: AProducer, client: Redis) -> None:
     job_id = await orders.enqueue({"order": 17})
     assert await entries(client) == [[b"order", b"17", b"reaper.job", job_id.encode()]]
-
-
-async def test_each_job_without_an_id_is_a_job_of_its_own(orders: AProducer, client: Redis) -> None:
-    ids = {await orders.enqueue({"order": 17}) for _ in range(3)}
-    assert (len(ids), len(await entries(client))) == (3, 3)
 
 
 @pytest.mark.parametrize(
@@ -307,21 +300,6 @@ async def test_a_producer_belongs_to_one_event_loop_at_a_time(server: RedisServe
             await anyio.to_thread.run_sync(asyncio.run, orders.enqueue({"n": 2}))
 
 
-words = st.text() | st.binary() | st.integers() | st.floats()
-
-
-@given(st.lists(st.tuples(words, words), max_size=20))
-def test_whatever_can_be_sent_is_bytes_in_the_order_given(pairs: list[tuple[Any, Any]]) -> None:
-    try:
-        encoded = new_jobs._encode_fields(pairs)
-    except InvalidJobError as refused:
-        assert "reserved" in str(refused)  # noqa: PT017
-        return
-    assert len(encoded) == 2 * len(pairs)
-    assert all(isinstance(word, bytes) for word in encoded)
-    assert encoded[::2] == [new_jobs._encode_word(name) for name, _ in pairs]
-
-
 # ---- once
 
 
@@ -405,13 +383,6 @@ async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
         await anyio.wait_all_tasks_blocked()
         await through.mend()
     assert len(await entries(client)) == 2
-
-
-async def test_without_contact_it_says_that_nobody_knows(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
-    monkeypatch.setattr("workers.outbox.RETRY_FOR_S", 0)
-    async with make("orders", "redis://127.0.0.1:1") as orders:
-        with pytest.raises(UnreachableError, match=r"cannot confirm 1 job of 'orders', of which the first is mail-1"):
-            await orders.enqueue({"n": 1}, job_id="mail-1")
 
 
 async def test_without_memory_redis_says_so_and_nothing_is_enqueued(orders: AProducer, client: Redis) -> None:

@@ -18,7 +18,7 @@ from reaper.operations.acl import Role, rules_of
 from tests.support.knobs import hurry
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.scene import KEYS, enqueue, make_worker, pending_of, running, wait_for_settled
+from tests.workers.scene import KEYS, accept, enqueue, make_worker, pending_of, running, wait_for_settled
 from workers import Job, Reject
 from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.calls.moves import Moves
@@ -158,15 +158,12 @@ async def test_a_worker_that_may_not_prove_its_life_does_not_begin(
 ) -> None:
     """Its long jobs would be recovered from under it, run again and again, and be given up."""
 
-    async def handle(_job: Job) -> None:
-        """Return."""
-
     await enqueue(client, 1)
     url = await restrict(client, server, f"-{right}", mode=recovery)
     with pytest.raises(
         UnreachableError, match=r"cannot join group orders/billing: .*`reaper acl` prints the permissions"
     ):
-        await make_worker(url, handle, recovery=recovery).run()
+        await make_worker(url, accept, recovery=recovery).run()
     assert await pending_of(client) == []
 
 
@@ -267,12 +264,9 @@ async def test_a_call_that_was_rejected_is_no_obstacle_any_more_once_a_reaper_ma
     async def reject(*_: object, **__: object) -> None:
         raise error
 
-    async def handle(_job: Job) -> None:
-        """Return."""
-
     hurry(monkeypatch.setattr)
     monkeypatch.setattr(GroupMoves, call, reject)
-    async with running(make_worker(server.url, handle, recovery="embedded", refresh_s=0.05)) as worker:
+    async with running(make_worker(server.url, accept, recovery="embedded", refresh_s=0.05)) as worker:
         process = worker.process
         assert process is not None
         await wait_until(lambda: process.refusals, f"{part} is rejected")
@@ -290,13 +284,10 @@ async def test_a_worker_whose_every_read_is_refused_says_so_once(
         failures.append(failed)
         return 0.01
 
-    async def handle(_job: Job) -> None:
-        """Return."""
-
     monkeypatch.setattr("workers.loop.reading.pause_s", pause_s)
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
     url = await restrict(client, server, "-xreadgroup")
-    async with running(make_worker(url, handle)):
+    async with running(make_worker(url, accept)):
         await wait_until(lambda: len(failures) > 20, "reading was refused many times")
         await change_rights(client, "+xreadgroup")
         await wait_until(
