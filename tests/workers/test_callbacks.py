@@ -1,3 +1,5 @@
+import asyncio
+
 import anyio
 import pytest
 
@@ -44,12 +46,17 @@ async def test_reports_that_nobody_wants_are_not_kept() -> None:
     assert (reports, callbacks.wants("done"), callbacks.wants("failed")) == ([Report("done")], True, False)
 
 
-async def test_a_callback_that_fails_stops_neither_the_others_nor_the_next() -> None:
+class PanicException(BaseException):
+    """As extensions written in Rust raise it."""
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), PanicException(), asyncio.CancelledError()])
+async def test_a_callback_that_fails_stops_neither_the_others_nor_the_next(error: BaseException) -> None:
     callbacks, reports = make()
 
     @callbacks.on("failed")
     async def fail(_report: Report) -> None:
-        raise ValueError("broken")
+        raise error
 
     callbacks.report("failed")
     callbacks.report("done")

@@ -47,10 +47,8 @@ def worker_of(done: list[tuple[str, str]], *, default: bool = False, **settings:
         ({"kind": "gr\u00fc\u00dfe"}, ("push", "gr\u00fc\u00dfe")),
         ([("kind", "push"), ("kind", "sms")], ("send", "sms")),
         ({"kind": "SMS"}, ("rest", "SMS")),
-        ({"kind": "sms "}, ("rest", "sms ")),
         ({"kind": ""}, ("rest", "")),
         ({"no": "kind"}, ("rest", "-")),
-        ({"x": "kind", "kind": "sms"}, ("send", "sms")),
     ],
 )
 def test_a_job_is_run_by_the_handler_for_its_type_or_by_the_default_one(fields: Any, handler: tuple[str, str]) -> None:

@@ -3,15 +3,13 @@ import pickle
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.workers.scene import KEYS, make_job
 from workers import InvalidFieldError, Job
 from workers.loop.in_flight import Source
-from workers.protocol.messages import (
-    MAX_JOB_ID_BYTES,
-)
+from workers.protocol.messages import MAX_JOB_ID_BYTES
 
 binary_pairs = st.lists(st.tuples(st.binary(max_size=12), st.binary(max_size=12)), min_size=1, max_size=8)
 RESERVED = (b"reaper.job", b"reaper.deliveries", b"reaper.generation", b"reaper.first_ms", b"reaper.consumers")
@@ -20,28 +18,13 @@ metadata_pairs = st.lists(
     max_size=6,
 )
 
-SOURCE = Source("orders", "orders")
-
 
 def flatten(pairs: list[tuple[bytes, bytes]]) -> list[bytes]:
     return [part for pair in pairs for part in pair]
 
 
-@given(binary_pairs)
-@example([(b"a", b"1"), (b"a", b"2"), (b"", b"")])
-def test_fields_of_a_bare_entry_arrive_byte_for_byte_in_order_and_with_duplicates(
-    pairs: list[tuple[bytes, bytes]],
-) -> None:
-    users = [pair for pair in pairs if not pair[0].startswith(b"reaper.")]
-
-    job = make_job(*flatten(pairs))
-
-    assert job.pairs == users
-    assert job.fields == dict(users)
-
-
 @given(binary_pairs, metadata_pairs, st.data())
-def test_our_own_fields_are_never_shown_among_the_users(
+def test_fields_arrive_byte_for_byte_in_order_with_duplicates_and_without_our_own(
     pairs: list[tuple[bytes, bytes]], metadata: list[tuple[bytes, bytes]], data: st.DataObject
 ) -> None:
     users = [pair for pair in pairs if not pair[0].startswith(b"reaper.")]
@@ -52,6 +35,7 @@ def test_our_own_fields_are_never_shown_among_the_users(
     job = make_job(*flatten(mixed))
 
     assert job.pairs == [(b"n", b"1"), *users]
+    assert job.fields == dict(job.pairs)
     assert job.reserved == dict(pair for pair in mixed if pair[0].startswith(b"reaper."))
 
 
@@ -121,12 +105,7 @@ def token_of(times: int = 1, copies: int = 0, generation: int = 0) -> int:
 
 def test_a_field_is_read_as_text_of_duplicates_the_last_one() -> None:
     job = make_job(b"order", b"1", b"note", "gr\u00fcn".encode(), b"order", b"17", b"empty", b"")
-    assert (job.text("order"), job.text("note"), job.text("empty"), job.text("empty", "-")) == (
-        "17",
-        "gr\u00fcn",
-        "",
-        "",
-    )
+    assert [job.text("order"), job.text("note"), job.text("empty", "-")] == ["17", "gr\u00fcn", ""]
 
 
 @pytest.mark.parametrize("default", ["-", "", None, b"\xff", 0])

@@ -34,7 +34,7 @@ MODULES = {
                                      "faults/test_outage", "faults/test_crash"],
     "reaper/recovery/writer": ["reaper/test_source_watch", "faults/test_paused_holder"],
     "reaper/service": ["reaper/test_service", "reaper/test_many_groups"],
-    "workers/embedded/autoclaim": ["workers/test_autoclaim", "workers/test_autoclaim_pace", "faults/test_embedded",
+    "workers/embedded/autoclaim": ["workers/test_autoclaim", "faults/test_embedded",
                                    "faults/test_outage"],
     "workers/loop/adoption": ["workers/test_adoption"],
     "workers/loop/dispatch": ["workers/test_dispatch", "workers/test_batches"],
