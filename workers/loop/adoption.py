@@ -79,7 +79,7 @@ class Adoption(WorkerPart):
 
     @property
     def is_due(self) -> bool:
-        """Whether to scan now."""
+        """Return whether to scan now."""
         return bool(self._sweeps) and monotonic() >= self._not_before
 
     # ---- scans

@@ -1,7 +1,7 @@
-"""Chooses the handler of a job, either the one for its type, or the default one. Decided once, before the first job.
+"""Chooses the handler of a job, either the one for its type, or the default one.
 
-A batch handler gets a list of jobs, and gives an outcome for each. Only the call of the handler is shared. Each job of
-a batch has its own slot, heartbeat, timeout, outcome and settlement, so all rules for deliveries hold.
+A batch handler gets a list of jobs, and returns an outcome for each. The jobs of a batch share only the call. Each has
+its own slot, heartbeat, timeout, outcome and settlement, so all rules for deliveries hold.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from workers.settings import WorkerSettings
 
 
 class UnknownTypeError(Exception):
-    """A job is of a type that no handler is for."""
+    """The worker has no handler for the type of a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class BatchHandler:
 
 
 class Way:
-    """How one handler is called."""
+    """The way to call one handler."""
 
     def __init__(self, function: Callable[[Any], Any], concurrency: int) -> None:
         self.invoke: Invoke = invoker(function, concurrency)
@@ -43,7 +43,7 @@ class Way:
 
 
 class BatchCall(Way):
-    """How a batch handler is called."""
+    """The way to call a batch handler."""
 
     def __init__(self, handler: BatchHandler, concurrency: int) -> None:
         super().__init__(handler.function, concurrency)
@@ -63,7 +63,7 @@ class BatchCall(Way):
         try:
             answers = await self._answers(list(jobs))
             end_child(forks)
-        except BaseException as error:  # noqa: BLE001 - what ends the runner is raised again
+        except BaseException as error:  # noqa: BLE001 - the end of the runner is raised again
             raise_end(error, forks, runner)
             answers = [error] * len(jobs)
         return [
@@ -71,7 +71,7 @@ class BatchCall(Way):
         ]
 
     async def _answers(self, jobs: list[Job]) -> Sequence[object]:
-        """Return the handler's answer for each job. Raises what the handler raises, and UnusableAnswerError."""
+        """Return the handler's answer for each job. Raises UnusableAnswerError, and the exceptions of the handler."""
         answer = await come_to(await self._call(jobs))
         if answer is None or isinstance(answer, BaseException):
             return [answer] * len(jobs)
@@ -85,7 +85,7 @@ class BatchCall(Way):
 
 
 class HandlerCalls:
-    """How the handlers of a program are called."""
+    """The ways to call the handlers of a program."""
 
     def __init__(self, field: str, ways: Mapping[bytes, Way], otherwise: Way) -> None:
         """``field`` names the field with the type of a job. ``otherwise`` is for jobs of other types."""
@@ -136,7 +136,7 @@ class Handlers:
         self._registered.append((handler, tuple(named)))
 
     def calls(self, settings: WorkerSettings) -> HandlerCalls:
-        """Return how jobs are run by these settings. Raises ConfigurationError if they cannot be run."""
+        """Return the ways to run jobs with these settings. Raises ConfigurationError if there are none."""
         field, types = settings.job_type_field, [name for name in self._names if name]
         if not self._registered:
             raise ConfigurationError("the worker has no handler. Decorate a function with @worker.handler.")
@@ -155,7 +155,7 @@ class Handlers:
 
 
 def _unknown(field: str, types: Sequence[str]) -> Handler:
-    """Return the handler of jobs without a handler: they fail."""
+    """Return the handler of jobs of other types. It fails."""
     known = ", ".join(map(repr, types))
 
     async def fail(job: Job) -> None:

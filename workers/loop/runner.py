@@ -52,8 +52,8 @@ class Runner(WorkerPart):
         Every job pays for this, so it makes only necessary calls.
 
         If Redis has not heard of the delivery for half a visibility timeout, it may have been recovered. Then Redis is
-        asked first. The same holds before the last delivery of a job. If this process dies of it, it is known that it
-        had begun, and that no fresh job ran beside it.
+        asked first. The same holds before the last delivery of a job. If it kills this process, Redis knows that it had
+        begun, and that no fresh job ran beside it.
         """
         verdict: Verdict | None = None
         timer: asyncio.TimerHandle | None = None
@@ -195,9 +195,9 @@ class Runner(WorkerPart):
     def _after(self, jobs: Sequence[Delivery], error: BaseException) -> Sequence[Verdict | None]:
         """Conclude jobs without outcomes, after the runner was cancelled, or the handler exited.
 
-        Raises what ends the runner. That is HandlerExitError after an exit, because SystemExit itself would break the
-        event loop before the jobs are settled. A handler that cancels the task it runs in has failed. The cancellation
-        is not taken back, because others may be on their way, and the runner is given up anyway.
+        Raises the error that ends the runner. It is HandlerExitError after an exit, because SystemExit itself would
+        break the event loop before the jobs are settled. A handler that cancels the task it runs in has failed. The
+        cancellation is not taken back, because others may be on their way, and the runner is given up anyway.
         """
         exits = exits_in(error)
         if exits:

@@ -123,7 +123,7 @@ class _Improved(AbstractConnection):
         return await super().can_read()
 
     async def disconnect(self, *arguments: Any, **options: Any) -> None:
-        with suppress(RedisTimeoutError):  # the event loop hung during the wait for the end; it is closed
+        with suppress(RedisTimeoutError):  # the event loop hung during the wait, and the connection is closed
             await super().disconnect(*arguments, **options)
 
 

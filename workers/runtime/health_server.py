@@ -41,9 +41,9 @@ NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 Obstacles = Callable[[], Sequence[str]]
-"""Returns why a process is not ready, without asking Redis. Called in the health server's thread."""
+"""Returns the reasons why a process is not ready, without a call to Redis. Called in the health server's thread."""
 Pages = Callable[[Redis], "Sequence[BaseRoute]"]
-"""Makes further routes, with the client that they use."""
+"""Makes further routes, which use the client."""
 
 
 class Pulse:
@@ -120,7 +120,7 @@ def _serve(server: "Server", listener: socket.socket, clients: Iterable[Redis]) 
     try:
         asyncio.run(serve())
     except Exception:
-        logger.exception("health server failed; the service continues without it")
+        logger.exception("health server failed, the service continues without it")
     finally:
         listener.close()
 

@@ -1,4 +1,4 @@
--- Reads only: what the gauges of a group show. In the server, because the payload of the first job would travel otherwise.
+-- Reads the values of the gauges of a group. A script, because otherwise the payload of the first job would be transferred.
 --
 -- KEYS[1] stream           orders                        stream
 -- KEYS[2] retry            {orders}:retry:billing        stream

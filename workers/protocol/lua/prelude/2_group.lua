@@ -9,8 +9,8 @@ local function group_position(key, name)
   end
 end
 
-local READY_MS = 1000000000 -- an entry that is idle for longer is ready where it is, and nobody's. Readers ask for it by CLAIM
-local RETURNED = 'returned-by-reaper' -- holds what a read took by mistake, until its worker's next heartbeat (return_taken.lua)
+local READY_MS = 1000000000 -- an entry that is idle for longer is ready in place, and has no owner. Readers get it by CLAIM
+local RETURNED = 'returned-by-reaper' -- has the entries that a read took by mistake, until their worker's next heartbeat (return_taken.lua)
 local OUR_CONSUMER = '%.' .. string.rep('[0-9a-f]', 12) .. '$'
 
 -- Returns the row of the pending entries list, {ID, consumer, idle ms, times delivered}, or nil.
@@ -22,7 +22,7 @@ local function entry_of(entry_id)
   return redis.call('XRANGE', source, entry_id, entry_id)[1]
 end
 
--- Tells whether an entry is ready where it is: somebody gave it back, by XNACK (nobody has it then) or by making it old.
+-- Returns whether an entry is ready in place. It was given back, by XNACK (it has no owner then) or by making it old.
 local function is_given_back(row)
   return row[2] == '' or row[3] >= READY_MS
 end
@@ -65,7 +65,7 @@ local function open_for_copies()
   redis.call('HDEL', quarantine, '')
 end
 
--- Tells whether the caller may write for the whole group. A replica needs the lease (`holder` is its whole value). Without one ('') the
+-- Returns whether the caller may write for the whole group. A replica needs the lease (`holder` is its whole value). Without one ('') the
 -- recovery of the group must be embedded. Also returns the lease.
 local function may_serve(holder, lease, recovery)
   local found = redis.call('GET', lease) or ''

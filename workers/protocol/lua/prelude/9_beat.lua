@@ -11,7 +11,7 @@
 
 local GAP_PART = 3 -- a gap counts from this part of the visibility timeout on
 
--- Runs the commands of a heartbeat in a form that changes nothing. Raises what Redis answers to one that it does not allow. From 7.0 on,
+-- Runs the commands of a heartbeat in a form that changes nothing. Raises the error of a command that is not permitted. From 7.0 on,
 -- XCLAIM without a result would create the consumer, so there the permission is asked for, and the call is made only if it is missing.
 local function probe_heartbeat(key)
   redis.call('XPENDING', key, group, '0-0', '0-0', 1)
@@ -22,7 +22,7 @@ local function probe_heartbeat(key)
   end
 end
 
--- Tells whether there is a gap between the last beat and now. Both numbers are above 0 if they are numbers.
+-- Returns whether there is a gap between the last beat and now. Both numbers are above 0 if they are numbers.
 local function has_gap(in_force)
   return in_force.beat * in_force.unbroken == 0 or math.abs(at - in_force.beat) * GAP_PART > in_force.own_visibility_ms
 end
@@ -37,7 +37,7 @@ local function recovery_waits_ms(in_force)
 end
 
 -- Notes a beat in the group settings. The caller has written (open_for_writing) and has run or probed the commands of a heartbeat
--- (probe_heartbeat). Without settings nothing is stored.
+-- (probe_heartbeat). Without settings no beat is stored.
 local function note_beat(in_force)
   if not in_force then
     return
