@@ -73,7 +73,7 @@ class WorkerProcess:
             self._runner.hand_back,
             isolation,
             self._settlements.wait_for_room,
-            Gatherer(calls.way_of, self._runner.is_last) if calls.has_batches else None,
+            Gatherer(calls.call_of, self._runner.is_last) if calls.has_batches else None,
             self._runner.perform_batch,
         )
         self._reader = Reader(context, self._slots, self._adoption)
@@ -212,7 +212,7 @@ class WorkerProcess:
             if settings.name:
                 await self._adoption.look_for_earlier_processes()
         except (RedisError, OSError) as error:
-            raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}") from error
+            raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}.") from error
 
     async def _check_claim(self, redelivery: Redelivery | None) -> None:
         """Reject a policy whose redelivered entries no worker could read. Raises redis-py's errors."""

@@ -175,13 +175,13 @@ async def test_a_worker_dispatches_and_gives_up_what_it_has_no_handler_for(serve
 
 def test_where_a_handler_runs_is_known_for_each_job() -> None:
     worker = worker_of([], default=True)
-    way_of = worker.handlers.calls(worker.settings).way_of
-    assert [way_of(make_job(b"kind", kind)).in_thread for kind in (b"sms", b"push", b"x")] == [False, True, False]
+    call_of = worker.handlers.calls(worker.settings).call_of
+    assert [call_of(make_job(b"kind", kind)).in_thread for kind in (b"sms", b"push", b"x")] == [False, True, False]
 
     def plain(job: Job) -> None: ...
 
     settings = WorkerSettings(stream="orders", group="billing")
-    assert Handlers(plain).calls(settings).way_of(make_job()).in_thread
+    assert Handlers(plain).calls(settings).call_of(make_job()).in_thread
 
 
 def test_one_handler_for_all_jobs_is_called_with_nothing_in_between() -> None:

@@ -9,7 +9,7 @@ import traceback
 from datetime import timedelta
 
 from workers.backoff import AT_ONCE, Backoff
-from workers.loop.handlers import Invoke, come_to
+from workers.loop.handlers import Invoke, outcome_of
 from workers.loop.job import Job
 from workers.protocol.calls.moves import Outcome, Verdict
 from workers.protocol.log_fields import fields
@@ -82,7 +82,7 @@ async def execute(
     try:
         answer = await invoke(job)
         if answer is not None:
-            answer = await come_to(answer)
+            answer = await outcome_of(answer)
         if FORKS[0] != forks:
             end_child(forks)
         return ACKED if answer is None else judge(job, answer, backoff)

@@ -96,7 +96,7 @@ def is_async(handler: Handler) -> bool:
 # ---- results
 
 
-async def come_to(answer: object) -> object:
+async def outcome_of(answer: object) -> object:
     """Return the outcome of a handler's ``answer``, after awaiting it if possible.
 
     Raises UnusableAnswerError for a generator or an exception class, and the exceptions of the awaited objects.

@@ -36,7 +36,7 @@ class Runner(WorkerPart):
         super().__init__(context)
         self._backoff = context.settings.backoff
         self._invoke = calls.invoke
-        self._way_of = calls.way_of
+        self._call_of = calls.call_of
         self.expires = True
         """Jobs are stopped at their timeouts."""
         self._settlements = settlements
@@ -236,7 +236,7 @@ class Runner(WorkerPart):
         """Stop the handlers of jobs whose timeouts end at ``deadline``. uvloop calls it up to 1 ms too early."""
         for job in jobs:
             if job.is_overdue(deadline) and job.interruption is None and self.expires:
-                self._reporter.timed_out(job, goes_on=self._way_of(job).in_thread)
+                self._reporter.timed_out(job, goes_on=self._call_of(job).in_thread)
                 job.interrupt(Interruption.TIMEOUT)
 
     # ---- the end

@@ -21,7 +21,7 @@ from typing import Any
 from anyio import CancelScope, move_on_after
 from anyio.lowlevel import checkpoint
 
-from workers.loop.dispatch import BatchCall, Way
+from workers.loop.dispatch import BatchCall, HandlerCall
 from workers.loop.in_flight import QUEUED, Delivery
 from workers.loop.isolation import Isolation
 from workers.loop.job import Job
@@ -55,8 +55,8 @@ class Gatherer:
     other delivery can come.
     """
 
-    def __init__(self, way_of: Callable[[Job], Way], begins_alone: Callable[[Delivery], bool]) -> None:
-        self._way_of = way_of
+    def __init__(self, call_of: Callable[[Job], HandlerCall], begins_alone: Callable[[Delivery], bool]) -> None:
+        self._call_of = call_of
         self._begins_alone = begins_alone
         self._waiting: dict[BatchCall, list[Delivery]] = {}
         self._timers: dict[BatchCall, asyncio.TimerHandle] = {}
@@ -70,7 +70,7 @@ class Gatherer:
         """
         begins: list[Delivery | Batch] = []
         for job in deliveries:
-            call, may_be_last = self._way_of(job), job.deliveries > 1 or job.is_quarantined
+            call, may_be_last = self._call_of(job), job.deliveries > 1 or job.is_quarantined
             if not isinstance(call, BatchCall) or (may_be_last and self._begins_alone(job)):
                 begins.append(job)
                 continue

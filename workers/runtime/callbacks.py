@@ -84,4 +84,6 @@ class Callbacks:
                     raise
                 logger.exception("callback failed: %s", fields(event=report.name))
                 if exits:  # the exit itself would end the event loop before the connections are closed
-                    raise HandlerExitError(f"a callback for {report.name!r} raised {describe(exits[0])}") from exits[0]
+                    raise HandlerExitError(
+                        f"a callback for {report.name!r} ended the worker: {describe(exits[0])}"
+                    ) from exits[0]

@@ -60,7 +60,7 @@ class Pulse:
         """Stop beating."""
         self._next.cancel()
 
-    def ailments(self) -> list[str]:
+    def failures(self) -> list[str]:
         """Return the reason to restart the process, if its loop has not run for too long."""
         silent_s = monotonic() - self.beat_at
         return [f"the event loop has not answered for {silent_s:.0f} s"] if silent_s > LIVENESS_TIMEOUT_S else []
@@ -159,7 +159,7 @@ def _probe_routes(pulse: Pulse, obstacles: Obstacles, client: Redis) -> "list[Ba
         return JSONResponse(state, 503 if reasons else 200, NO_STORE)
 
     async def livez(_request: "Request") -> Response:
-        return answer(pulse.ailments())
+        return answer(pulse.failures())
 
     async def readyz(_request: "Request") -> Response:
         if reasons := obstacles():

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from workers.protocol.connection import COMMAND_TIMEOUT_S, connection_of_ones_own, reader_client
+from workers.protocol.connection import COMMAND_TIMEOUT_S, own_connection, reader_client
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import text
@@ -73,7 +73,7 @@ class Notices:
             )
 
     async def _listen(self) -> None:
-        async with connection_of_ones_own(self._client) as connection, anyio.create_task_group() as tasks:
+        async with own_connection(self._client) as connection, anyio.create_task_group() as tasks:
             tasks.start_soon(self._subscribe, connection)
             await self._read(connection)
 

@@ -148,7 +148,7 @@ async def _wait_until_drained(
         if ended != (ended := counts.acked + counts.dead_lettered):
             since = monotonic()
         elif monotonic() - since > patience_s:
-            raise _not_drained(worker, keys, f"no job came to its end for {patience_s:g} s", left)
+            raise _not_drained(worker, keys, f"no job ended for {patience_s:g} s", left)
         if not left.oldest_ready_ms and not left.in_flight:
             await _skip_time(client, keys)
         await anyio.sleep(_POLL_S)

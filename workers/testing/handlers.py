@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from workers.loop.dispatch import Handlers
 from workers.loop.execution import Retry, execute
-from workers.loop.handlers import Handler, checked, come_to
+from workers.loop.handlers import Handler, checked, outcome_of
 from workers.loop.in_flight import Delivery, Source
 from workers.loop.job import Job
 from workers.new_jobs import Fields, NewJob, encode_job
@@ -123,7 +123,7 @@ async def run_handler_async(
 
     async def call(one: Job) -> object:
         try:
-            answer = await come_to(await invoke(one))
+            answer = await outcome_of(await invoke(one))
         except BaseException as error:
             raised.append(error)
             raise
