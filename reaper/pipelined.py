@@ -14,7 +14,7 @@ from redis.exceptions import NoScriptError, RedisError
 from workers.protocol.address import Host
 from workers.protocol.connection import KeptConnection
 from workers.protocol.log_fields import fields
-from workers.protocol.meaning import NobodyYetError
+from workers.protocol.meaning import NoMasterYetError
 from workers.protocol.routing import RoutedClient
 from workers.protocol.scripts import Keys, Script, Words
 from workers.protocol.slots import key_of, slot_of
@@ -129,7 +129,7 @@ class PipelinedClient(Redis):
                 self.ask(words, answered)
             else:
                 slot = slot_of(key_of(words) or b"")
-                _pass_on(NobodyYetError(f"no node of the cluster serves slot {slot} now"), answered, words)
+                _pass_on(NoMasterYetError(f"no node of the cluster serves slot {slot} now"), answered, words)
 
     async def _execute(self, lane: _Lane, commands: Sequence[Sequence[Any]]) -> list[Any]:
         if self._is_closed:

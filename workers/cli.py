@@ -87,7 +87,7 @@ async def _run(worker: Worker) -> int:
             async with serving_health(worker):
                 await worker.run(handle_signals=True)
         code = NEGATIVE_EXIT if worker.process and worker.process.forced else 0
-    except HandlerExitError:  # its job is logged
+    except HandlerExitError:  # it is logged with its job
         return code
     finally:
         if worker.process and worker.process.has_joined:

@@ -18,7 +18,7 @@ from workers.protocol.calls.group_moves import QUARANTINE_SCORE
 from workers.protocol.calls.membership import complaints
 from workers.protocol.calls.refusals import recovery_wait
 from workers.protocol.keys import OUR_CONSUMERS, GroupKeys, NamespaceKeys
-from workers.protocol.meaning import is_nothing_there, is_wrong_type
+from workers.protocol.meaning import is_missing_key, is_wrong_type
 from workers.protocol.messages import CLAIM_READY_MS, Redelivery, entry_ms, text, whole_number
 from workers.protocol.routing import RoutedClient
 from workers.protocol.scripts import load_script
@@ -94,7 +94,7 @@ def _readable(replies: Iterable[Any]) -> list[Any]:
     """Replace errors about missing keys and foreign types by None. Raises every other error."""
     readable = []
     for reply in replies:
-        if isinstance(reply, Exception) and not is_nothing_there(reply):
+        if isinstance(reply, Exception) and not is_missing_key(reply):
             raise reply
         readable.append(None if isinstance(reply, Exception) else reply)
     return readable

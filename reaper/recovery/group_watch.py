@@ -25,7 +25,7 @@ from reaper.wheel import SLOT_S, Alarm
 from workers.protocol.calls.group_moves import Authority, group_names
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.log_fields import fields
-from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
+from workers.protocol.meaning import Meaning, is_missing_key, meaning_of
 from workers.protocol.messages import Redelivery, text
 from workers.runtime.clock import monotonic_ms
 from workers.telemetry import instruments
@@ -220,7 +220,7 @@ class GroupWatch:
             self._notes.worked("scan everything")
         except (RedisError, OSError) as error:
             pause_s = min(pause_s, FULL_RETRY_S)
-            if not is_nothing_there(error):  # else the tick reports it
+            if not is_missing_key(error):  # else the tick reports it
                 self._notes.failed("scan everything", error)
         finally:
             self._scanned_s = anyio.current_time()

@@ -79,7 +79,7 @@ class GroupWriter:
 
     async def registrations(self, consumers: Sequence[bytes]) -> dict[bytes, int]:
         """Return for how many ms the registrations of workers count, by their consumer."""
-        found: Any = await self.reads.hmget(self.keys.settings, [b"member:" + consumer for consumer in consumers])
+        found: Any = await self.reads.hmget(self.keys.settings, [b"registration:" + consumer for consumer in consumers])
         now_ms = await server_ms(self.reads)
         fields = {consumer: value.split(b",") for consumer, value in zip(consumers, found, strict=True) if value}
         return {one: whole_number(words[0], 0) - now_ms for one, words in fields.items() if len(words) > 1}

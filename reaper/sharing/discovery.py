@@ -20,7 +20,7 @@ from reaper.watched import change_watched, read_found
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import group_keys, split_pair
 from workers.protocol.log_fields import fields
-from workers.protocol.meaning import Meaning, in_words, is_nothing_there, is_outage, meaning_of
+from workers.protocol.meaning import Meaning, in_words, is_missing_key, is_outage, meaning_of
 from workers.protocol.messages import text
 from workers.protocol.routing import RoutedClient
 from workers.runtime.clock import monotonic
@@ -155,7 +155,7 @@ class Discovery:
         try:
             groups = await self._client.xinfo_groups(stream)
         except (RedisError, OSError) as error:
-            return is_nothing_there(error)
+            return is_missing_key(error)
         return all(text(one["name"]) != group for one in groups)
 
 

@@ -263,7 +263,7 @@ async def give_word(case: Case, consumer: str, *, for_ms: int = -60_000) -> None
     """Join as a worker of ours does. Its registration lasts so long, or ended a minute ago for a dead one."""
     seconds, _ = await case.client.time()
     until_ms = seconds * 1_000 + for_ms
-    await case.client.hset(case.keys.settings, f"member:{consumer}", f"{until_ms},")
+    await case.client.hset(case.keys.settings, f"registration:{consumer}", f"{until_ms},")
 
 
 def settle(pipeline: Any, case: Case, consumer: str, acknowledged: str, *, journalled: bool) -> None:
@@ -396,7 +396,7 @@ async def test_who_goes_by_itself_loses_nothing(case: Case, how: str) -> None:
             else:
                 pipeline.xack("orders", "billing", *jobs)
             if how == "it leaves":  # as delete_consumer.lua
-                pipeline.hdel(case.keys.settings, f"member:{OURS}")
+                pipeline.hdel(case.keys.settings, f"registration:{OURS}")
             if how in ("it leaves", "its payload is deleted"):
                 pipeline.xgroup_delconsumer("orders", "billing", OURS)
             await pipeline.execute()

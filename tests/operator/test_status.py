@@ -320,11 +320,11 @@ async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:
 
 def test_workers_that_differ_are_named_while_they_are_there() -> None:
     group_settings = {
-        "member:w1.1": "1000,worker w1: max_deliveries 3 is in force, 9 is set",
-        "member:w2.1": "1000,worker w2: max_deliveries 3 is in force, 9 is set",
-        "member:w3.1": "2000,worker w3: policy stream is in force, retry-stream is set; max_deliveries 3, 4",
-        "member:w4.1": "2000,",
-        "member:w5.1": "something else",
+        "registration:w1.1": "1000,worker w1: max_deliveries 3 is in force, 9 is set",
+        "registration:w2.1": "1000,worker w2: max_deliveries 3 is in force, 9 is set",
+        "registration:w3.1": "2000,worker w3: policy stream is in force, retry-stream is set; max_deliveries 3, 4",
+        "registration:w4.1": "2000,",
+        "registration:w5.1": "something else",
     }
     both = "max_deliveries 3 is in force, 9 is set"
     alone = "worker w3: policy stream is in force, retry-stream is set; max_deliveries 3, 4"

@@ -26,14 +26,14 @@ from tests.support.servers import RedisServer
 from workers.protocol.connection import commands_client
 from workers.protocol.meaning import (
     Meaning,
-    NobodyYetError,
     NoMasterError,
+    NoMasterYetError,
     NotSentError,
     in_words,
     is_contact_error,
+    is_missing_key,
     is_not_known,
     is_not_now,
-    is_nothing_there,
     meaning_of,
     was_not_run,
 )
@@ -54,7 +54,7 @@ ERRORS: dict[tuple[Meaning, bool, bool], list[Exception]] = {
     (AWAY, NO, YES): [NotSentError("Error 111 connecting to h:6379"), NoMasterError("the Sentinels name no master")],
     (AWAY, YES, NO): [RedisConnectionError("max number of clients reached")],
     (AWAY, YES, YES): [
-        NobodyYetError("the Sentinels name no master 'm' that is up: 'm' is down"),
+        NoMasterYetError("the Sentinels name no master 'm' that is up: 'm' is down"),
         BusyLoadingError("Redis is loading the dataset in memory"),
         ResponseError("LOADING Redis is loading the dataset in memory"),
         ReadOnlyError("You can't write against a read only replica."),
@@ -155,12 +155,12 @@ async def test_what_is_not_there_or_is_something_foreign_is_told_from_what_is_re
     await client.xadd("stream", {"a": "b"})
     calls = [("XINFO", "STREAM", "absent"), ("XPENDING", "stream", "absent"), ("HGETALL", "text"), ("HGETALL",)]
     met = [await _error_of(client, *words) for words in calls]
-    assert [is_nothing_there(error) for error in met] == [True, True, True, False]
+    assert [is_missing_key(error) for error in met] == [True, True, True, False]
     assert meaning_of(met[1]) is Meaning.NO_GROUP
-    assert not is_nothing_there(b"WRONGTYPE is a value")
+    assert not is_missing_key(b"WRONGTYPE is a value")
     in_scripts = [("XPENDING", "stream", "absent"), ("HGETALL", "text"), ("XADD", "stream", "0-0", "a", "b")]
     met = [await _error_of(client, "EVAL", "return redis.call(unpack(ARGV))", "0", *words) for words in in_scripts]
-    assert [is_nothing_there(error) for error in met] == [True, True, False]
+    assert [is_missing_key(error) for error in met] == [True, True, False]
     assert [meaning_of(error) for error in met] == [Meaning.NO_GROUP, Meaning.REFUSED, Meaning.UNCLEAR]
 
 

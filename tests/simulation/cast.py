@@ -305,7 +305,7 @@ class OurWorker(Actor):
         in_force = self.world.server.keys.values.get(KEYS.settings.encode())
         if not isinstance(in_force, dict):
             return own_s
-        word, in_force_ms = in_force.get(b"member:" + self.consumer), in_force.get(b"visibility_ms")
+        word, in_force_ms = in_force.get(b"registration:" + self.consumer), in_force.get(b"visibility_ms")
         lasts = (
             int(word.split(b",")[0]) > self.world.server.now_ms if word else self.world.loop.now < proven + REGISTERED_S
         )

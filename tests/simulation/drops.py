@@ -165,7 +165,7 @@ class Drops:
         if world.loop.now - world.clock.set_back_at < max(world.visibilities):
             return True
         is_told_of = world.story.setting.journal and all(
-            world.command("HEXISTS", KEYS.settings, b"member:" + name) for name in consumer
+            world.command("HEXISTS", KEYS.settings, b"registration:" + name) for name in consumer
         )
         is_seen = "xpending" not in world.server.denied.get("default", ())  # by holders, in full scans
         seen_ms = world.story.setting.visibility_s * 1000 * FULL_SCANS_PART

@@ -49,7 +49,7 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield group_watch, "MOVE_RETRY_S", retry_s
     yield group_watch, "FULL_RETRY_S", retry_s
     yield source_watch, "RETRY_MS", round(retry_s * 1000)
-    yield upkeep, "HOUSE_INTERVAL_S", visibility_s / 2
+    yield upkeep, "MAINTENANCE_INTERVAL_S", visibility_s / 2
     yield upkeep, "LATEST_LOOK_S", visibility_s / 2
     yield pace, "RELEASE_POLL_S", (0.02, visibility_s / 12)
 

@@ -15,7 +15,7 @@ from tests.workers.scene import make_job
 from workers import Job
 from workers.backoff import Backoff
 from workers.loop.context import SettlementTurn
-from workers.loop.dispatch import HandlerCalls, Way
+from workers.loop.dispatch import HandlerCall, HandlerCalls
 from workers.loop.execution import HANDED_BACK
 from workers.loop.heartbeat import BEATS, Heartbeat
 from workers.loop.in_flight import Delivery, Interruption, Source
@@ -117,7 +117,7 @@ def context_of(held: Delivery, redis: Redis) -> Any:
 
 
 def runner_of(context: Any, handle: Callable[[Job], Awaitable[None]], settled: Any) -> Runner:
-    calls = HandlerCalls("", {}, Way(handle, 1))
+    calls = HandlerCalls("", {}, HandlerCall(handle, 1))
     return Runner(context, calls, settled, Heartbeat(context), Isolation((), lambda: VISIBILITY_S), lambda: False)
 
 

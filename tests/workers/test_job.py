@@ -118,13 +118,16 @@ def test_a_default_stands_in_for_a_field_that_is_missing(default: object) -> Non
 @pytest.mark.parametrize(
     ("flat", "sentence"),
     [
-        ((b"order", b"17"), "field 'note' of job 1700000000000-0 is missing: the job has [order]."),
-        ((b"a", b"1", b"b", b"2", b"a", b"3"), "field 'note' of job 1700000000000-0 is missing: the job has [a, b]."),
-        ((b"note\n", b"1"), r"field 'note' of job 1700000000000-0 is missing: the job has [note\n]."),
-        ((b"reaper.job", b"j-7"), "field 'note' of job j-7 is missing: the job has []."),
+        ((b"order", b"17"), "field 'note' of job 1700000000000-0 is missing. The job has the fields [order]."),
+        (
+            (b"a", b"1", b"b", b"2", b"a", b"3"),
+            "field 'note' of job 1700000000000-0 is missing. The job has the fields [a, b].",
+        ),
+        ((b"note\n", b"1"), r"field 'note' of job 1700000000000-0 is missing. The job has the fields [note\n]."),
+        ((b"reaper.job", b"j-7"), "field 'note' of job j-7 is missing. The job has the fields []."),
         (
             tuple(word for number in range(12) for word in (b"%d" % number, b"")),
-            ("field 'note' of job 1700000000000-0 is missing: the job has [0, 1, 10 …]."),
+            ("field 'note' of job 1700000000000-0 is missing. The job has the fields [0, 1, 10 …]."),
         ),
         (
             (b"note", b"\xff"),
@@ -182,7 +185,7 @@ def test_what_is_no_json_is_named_with_its_job(value: bytes, why: str) -> None:
 def test_without_a_name_there_must_be_one_field(flat: tuple[bytes, ...], has: str) -> None:
     with pytest.raises(InvalidFieldError) as raised:
         make_job(*flat).json(default=None)
-    assert str(raised.value) == f"job 1700000000000-0 has {has}. Name the field to read as JSON."
+    assert str(raised.value) == f"job 1700000000000-0 has the fields {has}. Name the field to read as JSON."
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])

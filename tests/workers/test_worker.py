@@ -284,11 +284,11 @@ async def test_the_group_settings_count_and_the_difference_is_loud(
     worker = make_worker(server.url, give_back, name="w", max_deliveries=5, refresh_s=0.05)
     async with running(worker):
         await wait_for_settled(worker, 1)
-        word = await client.hget(KEYS.settings, f"member:{worker.consumer}")
+        word = await client.hget(KEYS.settings, f"registration:{worker.consumer}")
 
     assert worker.counts.dead_lettered == 1
     assert text(word or b"").endswith(",worker w: max_deliveries 1 is in force, 5 is set")
-    assert not await client.hexists(KEYS.settings, f"member:{worker.consumer}"), "it has taken it back"
+    assert not await client.hexists(KEYS.settings, f"registration:{worker.consumer}"), "it has taken it back"
     assert caplog.text.count("max_deliveries 1 is in force, 5 is set") == 1
 
 

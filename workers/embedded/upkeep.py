@@ -36,10 +36,10 @@ LATEST_LOOK_S = 5.0
 """The longest pause between two calls that move jobs, in case a hint is missed."""
 JITTER_S = 0.01
 """The longest random addition to a pause, so that the workers of a group do not all call in the same instant."""
-HOUSE_INTERVAL_S = 30.0
+MAINTENANCE_INTERVAL_S = 30.0
 REFUSED_S = 1.0
-"""Pause after a call that was rejected, unless the script says how long it has to wait."""
-MOVING, TIDYING, LOOKING = "moving due jobs", "maintaining the group", "looking at the group for the metrics"
+"""Pause after a rejected call, unless its reply contains the time for which recovery waits."""
+MOVING, TIDYING, MEASURING = "moving due jobs", "maintaining the group", "reading the values of the gauges"
 
 
 class Upkeep(WorkerPart):
@@ -147,14 +147,14 @@ class Upkeep(WorkerPart):
             self._reporter.group_was_lost()
         for consumer in kept.lost:
             self._reporter.consumer_was_lost(consumer)
-        await anyio.sleep(HOUSE_INTERVAL_S * random.uniform(0.9, 1.1))
+        await anyio.sleep(MAINTENANCE_INTERVAL_S * random.uniform(0.9, 1.1))
         return None
 
     # ---- gauges
 
     async def _show_gauges(self) -> None:
         with self._gauges.shown():
-            await self._repeat(LOOKING, self._look)
+            await self._repeat(MEASURING, self._look)
 
     async def _look(self) -> None:
         """Read how many jobs of the group wait, run, and are dead-lettered."""
@@ -163,5 +163,5 @@ class Upkeep(WorkerPart):
         except (RedisError, OSError):
             self._gauges.seen = {}
             raise
-        self._reporter.works(LOOKING)
+        self._reporter.works(MEASURING)
         await anyio.sleep(LOOK_INTERVAL_S)

@@ -61,7 +61,7 @@ class Adoption(WorkerPart):
             for owner, pending in earlier.items():
                 if pending:
                     logger.info(
-                        "deliveries of an earlier process are due: %s",
+                        "adopting deliveries of an earlier process: %s",
                         fields(group=self._settings.keys.pair, consumer=owner, deliveries=pending),
                     )
                     self._sweeps.append(Sweep(source, owner))
@@ -79,7 +79,7 @@ class Adoption(WorkerPart):
 
     @property
     def is_due(self) -> bool:
-        """Whether to scan now."""
+        """Return whether to scan now."""
         return bool(self._sweeps) and monotonic() >= self._not_before
 
     # ---- scans

@@ -195,7 +195,7 @@ async def _reply_of(connection: AbstractConnection) -> Any:
 
 
 @asynccontextmanager
-async def connection_of_ones_own(client: "Redis") -> AsyncIterator[AbstractConnection]:
+async def own_connection(client: "Redis") -> AsyncIterator[AbstractConnection]:
     """Take a connection out of the client's pool while the block runs, for a caller that sends and reads itself.
 
     It is dropped at the end, because replies may be on their way. Raises redis-py's errors.

@@ -34,7 +34,7 @@ class NoMasterError(RedisConnectionError):
     """Sentinels or cluster nodes were asked for the server that takes writes, and name none now."""
 
 
-class NobodyYetError(NoMasterError):
+class NoMasterYetError(NoMasterError):
     """The same, but some of them know the name. There is none now, and a failover may be under way."""
 
 
@@ -134,7 +134,7 @@ def takes_no_more_clients(error: BaseException) -> bool:
     return "max number of clients reached" in str(error)
 
 
-def is_nothing_there(error: object) -> bool:
+def is_missing_key(error: object) -> bool:
     """Return whether the server answered that one of our keys is missing, or has foreign content."""
     is_missing = _code_of(error) in ("WRONGTYPE", "NOGROUP") or "no such key" in str(error)
     return isinstance(error, ResponseError) and is_missing
@@ -146,7 +146,7 @@ def is_not_now(error: BaseException) -> bool:
     The same if Sentinels or cluster nodes know the name, and there is none now. Then neither the address nor
     the login nor a right is to blame, and waiting may mend it.
     """
-    return isinstance(error, NobodyYetError) or _code_of(error) in _NOT_NOW or takes_no_more_clients(error)
+    return isinstance(error, NoMasterYetError) or _code_of(error) in _NOT_NOW or takes_no_more_clients(error)
 
 
 def is_wrong_type(error: object) -> bool:

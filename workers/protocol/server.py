@@ -33,9 +33,7 @@ def release_of(info: Mapping[str, Any]) -> str:
                     f"{product} {version} is too old: recovery needs {product} {oldest} or later. Upgrade the server."
                 )
             return f"{product} {version}"
-    raise UnsupportedServerError(
-        "the server is neither Redis nor Valkey, by its INFO. Set redis_url to the address of one."
-    )
+    raise UnsupportedServerError("the server is neither Redis nor Valkey. Set redis_url to the address of one.")
 
 
 _ADDRESS = "Start Redis there, or set redis_url (REAPER_REDIS_URL) to the right address."

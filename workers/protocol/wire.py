@@ -18,7 +18,7 @@ from workers.protocol.address import Host
 from workers.protocol.directory import Directory
 from workers.protocol.meaning import AllInUseError, NotSentError, is_failover_error
 
-NEWCOMER_TIMEOUT_S = 0.5
+REJECTION_TIMEOUT_S = 0.5
 """How long a connection that was rejected listens for the reason."""
 
 
@@ -76,7 +76,7 @@ class _Improved(AbstractConnection):
         try:
             await super().connect()  # type: ignore[no-untyped-call]
         except RedisConnectionError as error:
-            reason = await _said_to_newcomers(self) if type(error) is RedisConnectionError else ""
+            reason = await _rejection_reason(self) if type(error) is RedisConnectionError else ""
             if reason:
                 raise RedisConnectionError(reason) from error
             raise
@@ -123,7 +123,7 @@ class _Improved(AbstractConnection):
         return await super().can_read()
 
     async def disconnect(self, *arguments: Any, **options: Any) -> None:
-        with suppress(RedisTimeoutError):  # the event loop hung during the wait for the end; it is closed
+        with suppress(RedisTimeoutError):  # the event loop hung during the wait, and the connection is closed
             await super().disconnect(*arguments, **options)
 
 
@@ -172,14 +172,14 @@ def _read_certificates(connection: SSLConnection) -> None:
         raise RedisConnectionError(f"a certificate or key cannot be read ({files}): {error}") from error
 
 
-async def _said_to_newcomers(connection: AbstractConnection) -> str:
+async def _rejection_reason(connection: AbstractConnection) -> str:
     """Return why the server turns new connections away, or ''.
 
     The server sends the reason unasked, and closes. A client that writes sees only the reset, so this one only reads.
     """
     if isinstance(connection, SSLConnection):
         return ""
-    with suppress(OSError, anyio.EndOfStream, anyio.BrokenResourceError), anyio.move_on_after(NEWCOMER_TIMEOUT_S):
+    with suppress(OSError, anyio.EndOfStream, anyio.BrokenResourceError), anyio.move_on_after(REJECTION_TIMEOUT_S):
         path = getattr(connection, "path", None)
         stream = (
             await anyio.connect_unix(path)

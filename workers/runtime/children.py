@@ -26,7 +26,7 @@ _handlers: dict[signal.Signals, Any] = {}
 
 @contextmanager
 def received(*numbers: signal.Signals) -> Iterator[AsyncIterator[signal.Signals]]:
-    """Yield signals as they come. Afterwards, and in forked children, they do what they did before."""
+    """Yield signals as they come. Afterwards, and in forked children, the former handlers are in force."""
     before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not None}
     _handlers.update(before)
     try:

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from workers.protocol.connection import COMMAND_TIMEOUT_S, connection_of_ones_own, reader_client
+from workers.protocol.connection import COMMAND_TIMEOUT_S, own_connection, reader_client
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import text
@@ -20,7 +20,7 @@ from workers.protocol.messages import text
 logger = logging.getLogger(__name__)
 
 PING_S = 10.0
-"""How often the server is pinged, because a silent connection looks like a dead one."""
+"""How often the server is pinged, because a silent connection cannot be told from a dead one."""
 RECONNECT_S = 1.0
 
 Wake = Callable[[], None]
@@ -38,7 +38,7 @@ class Notices:
         self._client = client
         self._wakes: dict[str, list[Wake]] = {}
         self._changed = anyio.Event()
-        self._told = False
+        self._is_logged = False
 
     def add(self, wake: Wake, channels: Iterable[str]) -> None:
         """Call ``wake`` at every notice on ``channels``, and after every connection."""
@@ -65,15 +65,15 @@ class Notices:
 
     def _log_once(self, error: Exception) -> None:
         """Log once that the user lacks the permission. Other parts of the process log outages."""
-        if not (is_contact_error(error) or self._told):
-            self._told = True
+        if not (is_contact_error(error) or self._is_logged):
+            self._is_logged = True
             logger.warning(
                 "scheduled jobs can start some seconds late, notices are not available: %s",
                 fields(cause=in_words(error)),
             )
 
     async def _listen(self) -> None:
-        async with connection_of_ones_own(self._client) as connection, anyio.create_task_group() as tasks:
+        async with own_connection(self._client) as connection, anyio.create_task_group() as tasks:
             tasks.start_soon(self._subscribe, connection)
             await self._read(connection)
 

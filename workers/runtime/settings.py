@@ -140,7 +140,7 @@ _PROGRAMS = (
     "workers.settings:WorkerSettings",
     "reaper.pipeline.settings:PipelineSettings",
 )
-"""Their settings may stand in one environment and in one file."""
+"""Programs whose settings may be in one environment and in one file."""
 
 _TLS = {
     "redis_ca_file": "ssl_ca_certs",
@@ -266,7 +266,7 @@ def _check_environment(kind: type[Settings], prefix: str) -> None:
 
 
 def _all_settings(kind: type[Settings]) -> set[str]:
-    """Return the names of all settings that may stand beside those of ``kind``, its own included."""
+    """Return the names of ``kind``'s settings, and of those of programs that share its environment and file."""
     programs = _PROGRAMS if issubclass(kind, ProgramSettings) else ()
     beside = (resolve_name(program).model_fields for program in programs)
     return set(kind.model_fields).union(*beside)

@@ -20,7 +20,7 @@ DEFAULT_MAX_DELIVERIES = 3
 DEFAULT_REDELIVERY = Redelivery.STREAM
 """The values of a group whose processes set no others."""
 
-_MEMBER = "member:"
+_FIELD = "registration:"
 _REGISTRATION = re.compile(r"(\d{1,15}),(.*)", re.DOTALL)
 
 _POLICIES = {policy.value: policy for policy in Redelivery}
@@ -56,7 +56,8 @@ class GroupSettings:
 
 def complaints(group_settings: Mapping[str, str], now_ms: int) -> list[str]:
     """Return how the settings of live workers differ from the group's, by their registrations."""
-    found = [_REGISTRATION.fullmatch(value) for field, value in group_settings.items() if field.startswith(_MEMBER)]
+    values = [value for field, value in group_settings.items() if field.startswith(_FIELD)]
+    found = map(_REGISTRATION.fullmatch, values)
     return [one[2] for one in found if one and int(one[1]) > now_ms]
 
 

@@ -26,7 +26,7 @@ for i = 2, #ARGV do
     deleted = deleted + 1
   end
   if settings and (held or 0) == 0 then
-    redis.call('HDEL', settings, 'settled:' .. consumer, (held and 'member:' or 'settled:') .. consumer)
+    redis.call('HDEL', settings, 'settled:' .. consumer, (held and 'registration:' or 'settled:') .. consumer)
   end
 end
 return deleted

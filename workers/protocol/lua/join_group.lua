@@ -82,7 +82,7 @@ end
 local mismatch = table.concat(differing, '; ')
 -- Before 7.2 a read without entries creates no consumer. A registration without a consumer must mean that a third party deleted it.
 redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, consumer)
-redis.call('HSET', settings, 'member:' .. consumer, digits(at + registered_ms) .. ','
+redis.call('HSET', settings, 'registration:' .. consumer, digits(at + registered_ms) .. ','
   .. (mismatch ~= '' and 'worker ' .. worker .. ': ' .. mismatch or ''))
 
 local read_retry = in_force[1] == 'retry-stream' or redis.call('EXISTS', retry) == 1

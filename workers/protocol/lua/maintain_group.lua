@@ -48,7 +48,7 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
     quiet_ms, in_flight = math.min(quiet_ms, idle), in_flight + pending
     if silence and not waits and pending == 0 and idle > silence and #deleted < MOST then
       redis.call('XGROUP', 'DELCONSUMER', stream, group, name)
-      redis.call('HDEL', settings, 'member:' .. name, 'settled:' .. name)
+      redis.call('HDEL', settings, 'registration:' .. name, 'settled:' .. name)
       deleted[#deleted + 1] = name
     else
       held_by[name] = pending
@@ -60,9 +60,9 @@ local missing = {}
 each_registration(settings, function(consumer, until_ms)
   local held, ended_ms = held_by[consumer], until_ms and not waits and at - until_ms or -1
   if not until_ms or held == 0 and ended_ms >= REGISTRATION_KEPT_MS then
-    redis.call('HDEL', settings, 'member:' .. consumer)
+    redis.call('HDEL', settings, 'registration:' .. consumer)
   elseif not held and ended_ms >= 0 and #missing < MOST then
-    redis.call('HDEL', settings, 'member:' .. consumer)
+    redis.call('HDEL', settings, 'registration:' .. consumer)
     missing[#missing + 1] = consumer
     write_event({ 'event', 'lost_consumer', 'group', group, 'mode', holder == '' and 'embedded' or 'reaper', 'token', token,
       'consumer', consumer, 'until_ms', digits(until_ms) })

@@ -72,13 +72,13 @@ local function may_serve(holder, lease, recovery)
   return holder == '' and recovery == 'embedded' or holder ~= '' and found == holder, found
 end
 
--- Visits the registrations of workers (`member:<consumer>` in the group settings) with the consumer, and the end of the registration in
+-- Visits the registrations of workers (`registration:<consumer>` in the group settings) with the consumer, and the end of the registration in
 -- the server's ms, nil where the value is none. A registration is this moment, a comma, and how the worker's settings differ.
 local function each_registration(settings, visit)
   local fields = redis.call('HGETALL', settings)
   for i = 1, #fields, 2 do
-    if string.sub(fields[i], 1, 7) == 'member:' then
-      visit(string.sub(fields[i], 8), tonumber(string.match(fields[i + 1], '^(%d+),')))
+    if string.sub(fields[i], 1, 13) == 'registration:' then
+      visit(string.sub(fields[i], 14), tonumber(string.match(fields[i + 1], '^(%d+),')))
     end
   end
 end
