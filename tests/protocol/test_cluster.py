@@ -104,35 +104,6 @@ async def test_a_slot_moves_and_clients_go_along(cluster: Cluster, client: Redis
     assert to.command("GET", key) == b"1"
 
 
-async def test_callers_at_the_same_time_close_the_clients_of_nodes_that_left() -> None:
-    here, *left = nodes = [("127.0.0.1", port) for port in range(1, 4)]
-    closed: list[Host] = []
-
-    class Client:
-        def __init__(self, node: Host) -> None:
-            self.node = node
-
-        async def aclose(self) -> None:
-            await checkpoint()
-            closed.append(self.node)
-
-    class Owners:
-        table = SlotTable(tuple((slot, slot, node) for slot, node in enumerate(nodes)))
-
-        async def look(self) -> None:
-            """Know the answer."""
-
-        async def owner(self, _slot: int) -> Host:
-            return here
-
-    owners, client_at = cast("Directory", Owners()), cast("Callable[[Host], Redis]", Client)
-    client = RoutedClient(Pool(), owners, client_at)
-    await client.masters()
-    owners.table = SlotTable(((0, SLOTS - 1, here),))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(client.client_for, b"a")
-        tasks.start_soon(client.client_for, b"b")
-    assert sorted(closed) == left
 
 
 async def test_an_address_says_what_it_is(cluster: Cluster, server: RedisServer) -> None:

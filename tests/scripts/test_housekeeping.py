@@ -230,7 +230,7 @@ async def test_a_holder_maintains_a_group_when_memory_is_full(scene: Scene) -> N
     assert (kept, paused) == ([b"ok", 0, 0, 0], 1)
 
 
-@pytest.mark.parametrize("entries", [0, 1, 3, 4, 5, 100, 250])
+@pytest.mark.parametrize("entries", [0, 1, 4, 250])
 async def test_entries_behind_an_id_are_counted(scene: Scene, entries: int) -> None:
     start = await scene.add()
     ids = [await scene.add() for _ in range(entries)]

@@ -183,17 +183,6 @@ async def start_many(scene: Scene, streams: Sequence[str]) -> Running:
     )
 
 
-@pytest.mark.usefixtures("group")
-async def test_workers_stop_to_show_them_once_a_reaper_serves_the_group(scene: Scene) -> None:
-    scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
-    worker = await scene.worker(*PATIENT, *HEALTH, "--recovery", "embedded")
-    await all_gauges(worker)
-    await scene.reaper(*PATIENT)
-
-    async def shows_nothing() -> bool:
-        return not await gauges(worker)
-
-    await wait_until(shows_nothing, "the worker leaves it to the reaper")
 
 
 async def _nothing(_job: Job) -> None:
