@@ -63,8 +63,6 @@ async def test_an_embedded_worker_tells_of_what_it_takes_over(scene: Scene) -> N
     assert "reaper.fencing_token" not in recovery
 
 
-
-
 async def test_a_failure_is_retried_in_the_same_trace(scene: Scene) -> None:
     await scene.worker("--backoff-base", "0")
     job = await scene.produce("fails=1")

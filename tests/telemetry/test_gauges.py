@@ -183,8 +183,6 @@ async def start_many(scene: Scene, streams: Sequence[str]) -> Running:
     )
 
 
-
-
 async def _nothing(_job: Job) -> None:
     pass
 

@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import reaper
 import workers
 
@@ -75,5 +73,3 @@ def test_every_logger_is_found() -> None:
     ]
     assert len(made) > 20
     assert [one for one in made if one[1] not in LOGGERS] == []
-
-
