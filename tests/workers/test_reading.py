@@ -113,22 +113,6 @@ async def test_a_restarted_server_is_found_again(start_server: StartServer) -> N
         assert (worker.counts.acked, await pending_of(client)) == (2, [])
 
 
-async def test_a_demoted_server_is_left_and_its_return_noticed(
-    start_server: StartServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    server, elsewhere = start_server(), start_server()
-
-    async with commands_client(server.url) as client, running(make_worker(server.url, accept)) as worker:
-        await wait_until(lambda: blocked(client), "the worker waits for jobs")
-        await client.execute_command("REPLICAOF", "127.0.0.1", elsewhere.port)
-        await wait_until(lambda: "retrying: " in caplog.text, "the worker has noticed")
-        await client.execute_command("REPLICAOF", "NO", "ONE")
-        await enqueue(client, 1)
-        await wait_for_settled(worker, 1)
-
-    assert worker.counts.acked == 1
-
-
 async def test_a_stream_that_is_deleted_while_we_wait_is_made_again(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -138,13 +138,6 @@ async def test_after_a_fork_each_process_has_connections_of_its_own(server: Redi
     assert sorted(ids_in(server)) == sorted(ids)
 
 
-def test_it_may_be_used_where_an_event_loop_runs_and_blocks_it_then(orders: SyncProducer, server: RedisServer) -> None:
-    async def run() -> str:
-        return orders.enqueue({"n": 1})
-
-    assert anyio.run(run) == ids_in(server)[0]
-
-
 def test_it_keeps_its_connections_while_the_server_takes_no_more_clients(
     orders: SyncProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
