@@ -177,7 +177,7 @@ class ProgramSettings(Settings):
     def _one_address(cls, given: Any) -> Any:
         """Take the address of `REDIS_URL` if there is no other, and add the certificate files as its options."""
         if not isinstance(given, dict) or not isinstance(given.get(ADDRESS, DEFAULT_URL), str):
-            return given  # pydantic says so
+            return given  # pydantic rejects it
         if ADDRESS not in given and os.environ.get(SHARED_URL):
             given = {**given, ADDRESS: os.environ[SHARED_URL]}
         url = given.get(ADDRESS, cls.model_fields[ADDRESS].default).strip()
