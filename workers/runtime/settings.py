@@ -234,7 +234,8 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"cannot read settings file {file}: {getattr(error, 'strerror', error)}.") from error
+        cause = getattr(error, "strerror", error)
+        raise ConfigurationError(f"cannot read settings file {file}: {cause}. Correct the file or its path.") from error
     for name in values:
         if name not in kind.model_fields and name not in (known := _all_settings(kind)):
             raise ConfigurationError(f"unknown setting {name!r} in {file}{did_you_mean(name, known)}")
