@@ -61,7 +61,7 @@ class GroupLease:
         self.keys = group.keys
         self.replica_id = context.replica_id
         self._client = context.leases
-        self._ttl_ms = to_ms(context.settings.lease_of(group))
+        self._ttl_ms = to_ms(context.settings.lease_of(group.visibility_timeout))
         self._journal_limit = context.settings.journal_limit
 
     def new_holder(self) -> str:

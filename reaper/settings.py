@@ -179,12 +179,12 @@ class ReaperSettings(ProgramSettings):
     name: str = Field(
         default="",
         max_length=MAX_REPLICA_NAME,
-        description="Name of this replica in `reaper status`. Default: host name and process ID.",
+        description="Begins the ID of this replica in `reaper status`. Default: the host name.",
     )
     lease_ttl: Seconds = seconds(
         10,
-        "How long the lease of a group lasts without a renewal, at most. It is shorter where the visibility timeout is "
-        "less than 4 times as long.",
+        "How long the lease of a group lasts without a renewal, at most. If the visibility timeout is less than 4 "
+        "times as long, the lease is shorter.",
         least=SHORTEST_LEASE,
     )
     full_scan_interval: Seconds = seconds(
@@ -255,11 +255,8 @@ class ReaperSettings(ProgramSettings):
             pattern=pattern,
         )
 
-    def lease_of(self, group: WatchedGroup) -> timedelta:
-        """Return how long the lease of a group lasts without a tick."""
-        return self._lease_of(group.visibility_timeout)
-
-    def _lease_of(self, visibility_timeout: timedelta) -> timedelta:
+    def lease_of(self, visibility_timeout: timedelta) -> timedelta:
+        """Return how long the lease of a group with this visibility timeout lasts without a tick."""
         return min(self.lease_ttl, max(SHORTEST_DERIVED_LEASE, visibility_timeout / LEASES))
 
     def tick_of(self, group: WatchedGroup) -> timedelta:
@@ -267,13 +264,15 @@ class ReaperSettings(ProgramSettings):
 
         A timer must be armed well before it is due.
         """
-        return min(self.lease_of(group) / TICKS, group.visibility_timeout / 4, self.full_scan_interval / 4)
+        return min(
+            self.lease_of(group.visibility_timeout) / TICKS, group.visibility_timeout / 4, self.full_scan_interval / 4
+        )
 
     @property
     def registration(self) -> timedelta:
         """The time between two registrations of a replica."""
         own = [group.visibility_timeout for group in self.groups if group.visibility_timeout]
-        shortest_lease = self._lease_of(min([self.visibility_timeout, *own]))
+        shortest_lease = self.lease_of(min([self.visibility_timeout, *own]))
         return max(QUICKEST_REGISTRATION, min(REGISTRATION, shortest_lease / REGISTRATIONS))
 
     @property

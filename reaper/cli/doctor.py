@@ -27,7 +27,7 @@ _COLOURS = {**dict.fromkeys(Level, "yellow"), Level.OK: "green", Level.WRONG: "r
 async def doctor(machine: bool, settings: ReaperSettings) -> bool:
     """Check the server, settings and groups.
 
-    Pass the settings of the service with --config, because only they may have its groups and policies. The command
+    Pass the settings file of the replicas with --config, so that their groups and policies are checked. The command
     writes no key.
     """
     async with connected(settings) as (client, server):

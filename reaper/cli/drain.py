@@ -23,7 +23,7 @@ from workers.runtime.printing import show, show_json
 )
 @click.argument("replica", metavar="REPLICA")
 @click.option("--for", "for_s", type=DurationType(), default=DRAIN_S, help="How long it takes no groups. Default: 5m.")
-@click.option("--timeout", type=DurationType(), default=20.0, help="How long to wait for the end. Default: 20s.")
+@click.option("--timeout", type=DurationType(), default=20.0, help="How long to wait. Default: 20s.")
 @click.option("--undo", is_flag=True, help="Let the replica take groups again.")
 @json_option
 @operator_options

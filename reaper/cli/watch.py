@@ -47,7 +47,7 @@ async def add(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
 async def remove(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
     """Stop watching a group that was added or found.
 
-    A group in their settings stays. One that a pattern finds comes back, unless `exclude` names its stream.
+    A group in the settings of the replicas stays. A group that a pattern finds comes back, unless `exclude` names it.
     """
     async with connected(settings) as (client, _):
         removed = await change_watched(client, settings.namespace_keys, remove=[keys.pair], by_person=True)

@@ -83,7 +83,7 @@ async def test_an_entry_is_named_by_its_id_in_either_stream(scene: Scene, reaper
     one, other = await lost(scene), await lost(scene, source="retry")
     answer = await reaper("groups", "requeue", BILLING, one, other, "9-9")
     lines = answer.out.splitlines()
-    assert answer.code == 0
+    assert answer.code == 1
     assert [line.split()[0] for line in lines[:-1]] == [one, other, "9-9"]
     assert lines[0].startswith(f"{one}  job {one}  requeued as ")
     assert lines[2] == "9-9  skipped: it does not exist"
