@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 
 from workers import Job, Worker
 
@@ -42,14 +40,6 @@ def leave_busy_pool() -> int:
     return pid and -signal.SIGTERM
 
 
-def terminate_executor() -> int:
-    with ProcessPoolExecutor(1, mp_context=FORK) as executor:
-        pid = executor.submit(os.getpid).result()
-        busy = executor.submit(pause)
-        os.kill(pid, signal.SIGTERM)
-        return -signal.SIGTERM if isinstance(busy.exception(), BrokenProcessPool) else 0
-
-
 def terminate_fork() -> int:
     child = os.fork()
     if not child:
@@ -67,7 +57,6 @@ def terminate_subprocess() -> int:
 ENDING: list[Callable[[], int | None]] = [
     terminate_process,
     leave_busy_pool,
-    terminate_executor,
     terminate_fork,
     terminate_subprocess,
 ]

@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from tests.support.patience import PATIENCE_S
-from tests.workers.scene import make_held
+from tests.workers.scene import make_job
 from workers import Job
 from workers.backoff import Backoff
 from workers.loop.context import SettlementTurn
@@ -87,7 +87,7 @@ class Silent:
 def hold(number: int = 1, source: Source | None = None) -> Delivery:
     """Return a delivery in hand, proved now."""
     source = source or Source("orders", "orders")
-    held = make_held(entry_id=b"1700000000000-%d" % number, source=source)
+    held = make_job(entry_id=b"1700000000000-%d" % number, source=source)
     held.proven = monotonic()
     source.hold([held])
     return held
