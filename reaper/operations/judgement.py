@@ -10,8 +10,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from reaper.operations.durations import duration
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
-from reaper.operations.words import duration
 from reaper.reasons import ProblemKind, kinds_of, may_be_late_ms
 from reaper.replicas import SCANNED, GroupReport
 from reaper.settings import is_observers

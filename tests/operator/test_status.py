@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.operations.durations import duration
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import MOST_COUNTED, find_mismatches, take_snapshot
 from reaper.operations.state import Count, GroupState, SourceState
-from reaper.operations.words import duration
 from reaper.reasons import ProblemKind, count_patterns, worst
 from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy, StartServer
