@@ -175,7 +175,9 @@ async def test_an_extension_that_extends_nothing_does_not_say_that_extending_wor
     async with running(make_worker(await restrict(client, server), handle, visibility_timeout=3_600)):
         await started.wait()
         await change_rights(client, "-xclaim")
-        await wait_until(lambda: errors_in(caplog, "Redis rejects a call", "sending heartbeats"), "extending is refused")
+        await wait_until(
+            lambda: errors_in(caplog, "Redis rejects a call", "sending heartbeats"), "extending is refused"
+        )
         await client.execute_command("XCLAIM", KEYS.stream, KEYS.group, "thief", 0, job_id)
         tried = len(failures)
         await wait_until(lambda: len(failures) > tried + 3, "it is tried again")
