@@ -61,6 +61,11 @@ async def test_its_end_is_that_of_an_interpreter(processes: Processes, what: str
     assert ("Traceback" in child.output) == (what == "raises")
 
 
+async def test_it_leads_its_group_as_soon_as_it_is_known(processes: Processes) -> None:
+    children = [processes.python("-m", TELLER, "itself") for _ in range(20)]
+    assert [os.getpgid(child.pid) for child in children] == [child.pid for child in children]
+
+
 async def test_it_dies_with_the_process_that_started_it(processes: Processes) -> None:
     parent = processes.python("-c", f"from {TELLER} import start_one_and_wait; start_one_and_wait()")
     pid = int((await parent.prints(r"^started (\d+)$"))[1])
