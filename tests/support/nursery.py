@@ -124,7 +124,7 @@ def _serve(line: socket.socket, adoptive: int) -> list[str] | None:
         if not middle:
             if os.fork():
                 os._exit(0)
-            os.setsid()  # before anybody knows of it: who kills its process group finds one
+            os.setsid()  # before the tests' process knows it, because that may kill its group at once
             os.write(tell, str(os.getpid()).encode())
             for descriptor in (told, tell, open_gate, line.detach()):
                 os.close(descriptor)
