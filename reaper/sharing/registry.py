@@ -53,7 +53,6 @@ class Registry:
     def __init__(self, context: ReplicaContext, tenures: Tenures, replica: Callable[[int], Replica]) -> None:
         """``replica`` returns what to say of the replica at a time in ms of the server's clock."""
         self._context = context
-        self._settings = context.settings
         self._keys = context.settings.namespace_keys
         self._interval = context.settings.registration
         """The time between two registrations."""
@@ -115,7 +114,7 @@ class Registry:
         self.discovery.hear(text(version), is_our_turn=bool(is_our_turn))
         self._told_watched = watched if is_told else None
         if word:
-            self._told_at, self._due_at = began, began + self._settings.heartbeat.total_seconds()
+            self._told_at, self._due_at = began, began + context.settings.heartbeat.total_seconds()
         if monotonic() - began <= PROMPT_S:
             if not context.clock_offset_ms:
                 self._asked.set()  # the first word can be written now
