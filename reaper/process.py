@@ -1,4 +1,4 @@
-"""Runs a replica as a process of its own: start-up checks and signals."""
+"""Runs a replica as a process that obeys signals."""
 
 import gc
 import logging

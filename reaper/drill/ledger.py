@@ -1,4 +1,4 @@
-"""Accounts for every job of an act. Pure: rows in, ledger out.
+"""Accounts for every job of an act. Pure.
 
 Handlers write a line for each execution. Redis has the place of each job at the end. The journal has its settlement.
 `promises` judges. This module adds figures, causes, and the processes, payloads and faults of the drill.

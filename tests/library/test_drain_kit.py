@@ -168,9 +168,7 @@ def test_a_worker_that_hangs_is_told_of_with_what_it_holds(server: RedisServer) 
     finally:
         gate.set()
     first, *rest = str(error.value).splitlines()
-    assert re.match(
-        r"orders/billing is not drained: no job came to its end for \S+ s\. Left: jobs wait to be read", first
-    )
+    assert re.match(r"orders/billing is not drained: no job ended for \S+ s\. Left: jobs wait to be read", first)
     assert [line.partition(", runs for")[0] for line in rest] == ["  running: job o-17, delivery 1"]
 
 
@@ -178,7 +176,7 @@ def test_jobs_that_are_put_off_for_ever_do_not_hang_the_test(server: RedisServer
     async def put_off(_job: Job) -> None:
         raise Retry("the bank is closed", delay=DAY_S, counts=False)
 
-    with pytest.raises(NotDrainedError, match=r"no job came to its end for 0\.3 s"):
+    with pytest.raises(NotDrainedError, match=r"no job ended for 0\.3 s"):
         run_until_drained(make_worker(put_off), [{"n": 1}], redis_url=server.url, patience=0.3)
 
 

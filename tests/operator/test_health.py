@@ -171,8 +171,8 @@ def test_of_groups_that_were_not_looked_at_the_replicas_say_how_many_are_ill() -
     assert snapshot.patterns == {"orders:*": counts}
     assert [(problem.check, problem.group, problem.text) for problem in judge(snapshot)][:3] == [
         (ProblemKind.UNHELD, "", "2 of 9000 groups are held by no replica."),
-        (ProblemKind.REFUSED, "", "40 more groups are refused. Run `reaper status --all`."),
-        (ProblemKind.OVERDUE, "", "1 more group is overdue. Run `reaper status --all`."),
+        (ProblemKind.REFUSED, "", "40 more groups have the problem refused. Run `reaper status --all`."),
+        (ProblemKind.OVERDUE, "", "1 more group has the problem overdue. Run `reaper status --all`."),
     ]
     assert [problem.check for problem in judge(replace(snapshot, left_out=0))] == [ProblemKind.REFUSED]
 

@@ -29,6 +29,7 @@ LETTER = entry_id(900)
 JOB = entry_id(1)
 
 COMMANDS: dict[str, tuple[str, ...]] = {
+    "replicas": (),
     "status": SETTINGS,
     "doctor": SETTINGS,
     "dead-letters list": (PAIR, *SETTINGS),

@@ -80,7 +80,7 @@ async def test_of_many_groups_the_worst_are_shown_a_line_each(scene: Scene, reap
     assert shown == sorted(ranked[:20])
     assert "  patterns  mail:* · holds 40 of 40 groups · held 34" in lines
     assert "… and 20 more groups: see --group GLOB, or --all" in lines
-    assert "  - 14 more groups are held. Run `reaper status --all`." in lines
+    assert "  - 14 more groups have the problem held. Run `reaper status --all`." in lines
     assert len(lines) < 60
 
 
@@ -320,11 +320,11 @@ async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:
 
 def test_workers_that_differ_are_named_while_they_are_there() -> None:
     group_settings = {
-        "member:w1.1": "1000,worker w1: max_deliveries 3 is in force, 9 is set",
-        "member:w2.1": "1000,worker w2: max_deliveries 3 is in force, 9 is set",
-        "member:w3.1": "2000,worker w3: policy stream is in force, retry-stream is set; max_deliveries 3, 4",
-        "member:w4.1": "2000,",
-        "member:w5.1": "something else",
+        "registration:w1.1": "1000,worker w1: max_deliveries 3 is in force, 9 is set",
+        "registration:w2.1": "1000,worker w2: max_deliveries 3 is in force, 9 is set",
+        "registration:w3.1": "2000,worker w3: policy stream is in force, retry-stream is set; max_deliveries 3, 4",
+        "registration:w4.1": "2000,",
+        "registration:w5.1": "something else",
     }
     both = "max_deliveries 3 is in force, 9 is set"
     alone = "worker w3: policy stream is in force, retry-stream is set; max_deliveries 3, 4"

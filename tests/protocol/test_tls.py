@@ -103,9 +103,9 @@ async def test_what_fails_in_a_handshake_is_told_with_what_to_do(
         ("rediss", "[SSL: …] certificate is not valid for 'h'.", "Write the name that its certificate is for"),
         ("rediss", "[SSL: CERTIFICATE_VERIFY_FAILED] … certificate has expired", "Renew its certificate"),
         ("rediss", "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]", "set redis_cert_file and redis_key_file"),
-        ("rediss", "(104, 'Connection reset by peer')", "It may speak TLS there .*, or want redis_cert_file"),
-        ("rediss", "Timeout connecting to server", "It may speak TLS there"),
-        ("redis", "(104, 'Connection reset by peer')", "It may speak TLS there"),
+        ("rediss", "(104, 'Connection reset by peer')", "may need TLS .*, or redis_cert_file"),
+        ("rediss", "Timeout connecting to server", "may need TLS"),
+        ("redis", "(104, 'Connection reset by peer')", "may need TLS"),
         ("redis", "Connection refused", r"to the right address\.$"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from reaper.recovery.notes import FALSE_RECOVERY_LOG_S, NAME_CHARS, GroupNotes
+from reaper.recovery.notes import FALSE_RECOVERY_LOG_S, NAME_CHARS, RECOVERED_LOG_S, GroupNotes
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from tests.support.virtual_time import VIRTUAL_TIME
@@ -26,6 +26,7 @@ BILLING = WatchedGroup(
     max_deliveries=3,
     redelivery=Redelivery.STREAM,
 )
+RECOVERED = "recovered stalled deliveries: group=orders/billing consumers={} redelivered={} quarantined=0"
 REPORT = GroupReport(group="orders/billing", visibility_ms=30_000, max_deliveries=3, redelivery="stream")
 
 
@@ -203,6 +204,20 @@ async def test_what_moved_is_one_line_however_many_there_are(told: Told) -> None
             'recovered stalled deliveries: group=orders/billing consumers="w0, w1" redelivered=5 quarantined=2',
         )
     ]
+
+
+async def test_a_mass_is_logged_once_a_second_with_its_sum(told: Told) -> None:
+    for consumer in (b"w0", b"w1", b"w2"):
+        told.notes.batch([row(Outcome.REDELIVERED, consumer=consumer)])
+    assert [line for _, line in told.lines()] == [RECOVERED.format("w0", 1)]
+    told.notes.scanned(7)
+    assert told.lines() == []
+    await anyio.sleep(RECOVERED_LOG_S)
+    told.notes.scanned(7)
+    assert [line for _, line in told.lines()] == [RECOVERED.format('"w1, w2"', 2)]
+    told.notes.batch([row(Outcome.REDELIVERED)])
+    told.notes.log_recovered(at_the_end=True)
+    assert [line for _, line in told.lines()] == [RECOVERED.format("w1", 1)]
 
 
 async def test_of_many_consumers_the_line_names_three(told: Told) -> None:

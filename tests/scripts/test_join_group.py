@@ -72,10 +72,10 @@ async def words(scene: Scene) -> dict[str, str]:
     fields = (await scene.state()).get(scene.keys.settings, {})
     shown = {}
     for name, value in fields.items():
-        if name.startswith("member:"):
+        if name.startswith("registration:"):
             until, mismatch = value.split(",", 1)
             assert until == "now"
-            shown[name.removeprefix("member:")] = mismatch
+            shown[name.removeprefix("registration:")] = mismatch
     return shown
 
 
@@ -100,7 +100,7 @@ async def test_the_first_worker_makes_stream_group_and_settings(bare: Scene) -> 
         "visibility_ms": "1000",
         "max_deliveries": "3",
         "recovery": "reaper",
-        "member:w1.1": "now,",
+        "registration:w1.1": "now,",
     }
     assert await bare.state() == {
         "orders": {"entries": [], "billing": []},
@@ -112,7 +112,7 @@ async def test_a_worker_without_wishes_follows_the_group(scene: Scene) -> None:
     await scene.set_settings(policy="stream", visibility_ms=1000, max_deliveries=5, recovery="reaper")
     before = await scene.state()
     assert await join(scene) == Joined(("stream", "1000", "5", "reaper"), 0, "", "")
-    settings = before[scene.keys.settings] | {"member:w1.1": "now,"}
+    settings = before[scene.keys.settings] | {"registration:w1.1": "now,"}
     assert await scene.state() == before | {scene.keys.settings: settings}
 
 

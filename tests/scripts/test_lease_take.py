@@ -18,7 +18,7 @@ NO_LEASE = {
     "max_deliveries": "3",
     "recovery": "reaper",
 }
-FIRST = {**NO_LEASE, "former_until": "now"}
+FIRST = {**NO_LEASE, "former_left": "35000"}
 
 
 @pytest.fixture
@@ -300,18 +300,32 @@ async def test_former_values_are_kept_for_a_while_if_they_are_lowered(scene: Sce
     )
     await take(scene, A, visibility_ms=6_000)
     assert await in_force(scene, "former_visibility_ms") == 60_000, "the longest of those that somebody may go by"
-    until = await in_force(scene, "former_until")
-    assert until is not None
-    assert 30_000 < until - await scene.now_ms() <= 35_000
-    await scene.set_settings(former_until=1)
+    assert await in_force(scene, "former_left") == 35_000
+    await scene.set_settings(former_left=0)
     await take(scene, A, visibility_ms=4_000)
     assert await in_force(scene, "former_visibility_ms") == 6_000
+
+
+@pytest.mark.parametrize(
+    ("since_beat_ms", "left_ms"), [(1_000, 36_000), (-1_000, 35_000), (30_000, 35_000), (-3_600_000, 35_000)]
+)
+async def test_the_time_since_the_last_beat_is_not_taken_off_by_the_next_one(
+    scene: Scene, since_beat_ms: int, left_ms: int
+) -> None:
+    """The settings may change long after the last beat, and the clock may have been set back between the two."""
+    now_ms = await scene.now_ms()
+    beat = {"beat": now_ms - since_beat_ms, "unbroken": 1}
+    await scene.set_settings(policy="stream", visibility_ms=60_000, max_deliveries=5, recovery="reaper", **beat)
+    await take(scene, A, visibility_ms=20_000)
+    left = await in_force(scene, "former_left")
+    assert left is not None
+    assert left_ms <= left < left_ms + 5_000
 
 
 async def test_the_first_settings_keep_what_workers_assumed_that_came_before(scene: Scene) -> None:
     await scene.set_settings(former_visibility_ms=60_000, former_max_deliveries=5)
     await take(scene, A)
-    assert await in_force(scene, "former_until") is not None
+    assert await in_force(scene, "former_left") == 35_000
     assert (await in_force(scene, "former_visibility_ms"), await in_force(scene, "former_max_deliveries")) == (
         60_000,
         5,
@@ -326,4 +340,4 @@ async def test_without_earlier_settings_and_workers_nothing_former_counts(scene:
 async def test_what_is_raised_needs_no_patience(scene: Scene) -> None:
     await scene.set_settings(policy="stream", visibility_ms=6_000, max_deliveries=2, recovery="reaper")
     await take(scene, A)
-    assert await in_force(scene, "former_until") is None
+    assert await in_force(scene, "former_left") is None

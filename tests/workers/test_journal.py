@@ -19,10 +19,6 @@ from workers.settings import WorkerSettings
 pytestmark = pytest.mark.anyio
 
 
-async def accept(_job: Job) -> None:
-    """Acknowledge."""
-
-
 def facts_of(job: Job, verdict: Verdict = ACKED, type_field: str = "") -> dict[str, object]:
     return told_of(settling(job, verdict, 7), RecoveryMode.REAPER, type_field)
 

@@ -14,8 +14,8 @@ from tests.support.patience import PATIENCE_S
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from tests.workers.extending import Holding, extending
 from tests.workers.scene import KEYS, enqueue, event_names, make_worker, number_of, pending_of, running
-from tests.workers.test_heartbeat import Holding, extending
 from workers import Job, Worker
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.in_flight import Delivery, Interruption

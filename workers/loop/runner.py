@@ -36,7 +36,7 @@ class Runner(WorkerPart):
         super().__init__(context)
         self._backoff = context.settings.backoff
         self._invoke = calls.invoke
-        self._way_of = calls.way_of
+        self._call_of = calls.call_of
         self.expires = True
         """Jobs are stopped at their timeouts."""
         self._settlements = settlements
@@ -52,8 +52,8 @@ class Runner(WorkerPart):
         Every job pays for this, so it makes only necessary calls.
 
         If Redis has not heard of the delivery for half a visibility timeout, it may have been recovered. Then Redis is
-        asked first. The same holds before the last delivery of a job. If this process dies of it, it is known that it
-        had begun, and that no fresh job ran beside it.
+        asked first. The same holds before the last delivery of a job. If it kills this process, Redis knows that it had
+        begun, and that no fresh job ran beside it.
         """
         verdict: Verdict | None = None
         timer: asyncio.TimerHandle | None = None
@@ -195,9 +195,9 @@ class Runner(WorkerPart):
     def _after(self, jobs: Sequence[Delivery], error: BaseException) -> Sequence[Verdict | None]:
         """Conclude jobs without outcomes, after the runner was cancelled, or the handler exited.
 
-        Raises what ends the runner. That is HandlerExitError after an exit, because SystemExit itself would break the
-        event loop before the jobs are settled. A handler that cancels the task it runs in has failed. The cancellation
-        is not taken back, because others may be on their way, and the runner is given up anyway.
+        Raises the error that ends the runner. It is HandlerExitError after an exit, because SystemExit itself would
+        break the event loop before the jobs are settled. A handler that cancels the task it runs in has failed. The
+        cancellation is not taken back, because others may be on their way, and the runner is given up anyway.
         """
         exits = exits_in(error)
         if exits:
@@ -236,7 +236,7 @@ class Runner(WorkerPart):
         """Stop the handlers of jobs whose timeouts end at ``deadline``. uvloop calls it up to 1 ms too early."""
         for job in jobs:
             if job.is_overdue(deadline) and job.interruption is None and self.expires:
-                self._reporter.timed_out(job, goes_on=self._way_of(job).in_thread)
+                self._reporter.timed_out(job, goes_on=self._call_of(job).in_thread)
                 job.interrupt(Interruption.TIMEOUT)
 
     # ---- the end

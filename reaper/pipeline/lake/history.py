@@ -19,8 +19,8 @@ _RESTORE = "Restore both from one backup, or begin a new lake"
 def check_history(layout: Layout, *, fail_on_data_loss: bool = True) -> None:
     """Compare the batches of checkpoint and tables.
 
-    Raises ConfigurationError where going on would lose or repeat entries. Where the tables lack entries, that is logged
-    instead with ``fail_on_data_loss`` off.
+    Raises ConfigurationError if ingestion would lose or repeat entries. If the tables lack entries and
+    ``fail_on_data_loss`` is off, it logs that instead.
     """
     tables = {name: LakeTable(layout.table(name)) for name in TABLES if LakeTable.is_at(layout.table(name))}
     if tables:

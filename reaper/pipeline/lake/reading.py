@@ -1,4 +1,4 @@
-"""Makes a DataFrame of a table in an object store: Spark's tasks read its files themselves.
+"""Makes a DataFrame of a table in an object store. Spark's tasks read its files themselves.
 
 Spark's own reader would need jars that no Python package contains. Tasks run in Spark's Python, where only the standard
 library, pyarrow and pyspark may be imported.

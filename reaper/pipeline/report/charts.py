@@ -28,9 +28,9 @@ Draw = Callable[[Axes], None]
 WIDTH_IN, HEIGHT_IN = 4.2, 2.5
 """Size of a panel. A phone shows it at about its own size, so letters stay legible."""
 MOST_LINES = 6
-"""Series in one chart. More cannot be told apart."""
+"""Series in one chart. The colors of more would be too similar."""
 FEW_POINTS = 40
-"""A line through at most so many points marks each of them."""
+"""A line through at most this many points marks each of them."""
 
 # placeholders, because every color of a chart is replaced by a variable of the page
 INK, MUTED, GRID = "#010101", "#020202", "#030303"

@@ -1,4 +1,4 @@
-"""The sections about the service: totals, next steps, recovery, the course over time, terms. Pure."""
+"""The sections about totals, next steps, recovery, the course over time, and terms. Pure."""
 
 from collections.abc import Sequence
 
@@ -74,7 +74,7 @@ def _sentence(count: int, meaning: str, details: set[str]) -> str:
 
 
 def steps(findings: Findings) -> Markup:
-    """Return the next steps: a command for each finding."""
+    """Return the next steps, with a command for each finding."""
     found = next_steps(findings)
     parts = [part for step in found for part in (paragraph(step.finding), html.block(step.command))]
     return section("steps", "Next steps", parts or [paragraph("Nothing: the journal shows no problem.")])
@@ -119,7 +119,7 @@ def _of(rows: Sequence[Row], measure: str) -> Rows:
     return [row for row in rows if row["measure"] == measure]
 
 
-# ---- when it was bad
+# ---- over time
 
 
 def over_time(findings: Findings) -> Markup:
