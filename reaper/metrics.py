@@ -77,7 +77,7 @@ class ReplicaMetrics:
                     await anyio.sleep(HELD_POLL_S)
 
     async def _look(self) -> None:
-        """Read the worst of the groups. A group that the server does not let us read hides no other one."""
+        """Read the worst of the groups. An unreadable group does not hide the other ones."""
         found, now_ms = list(self._tenures.reports().values()), self._context.server_ms()
         self._counts = count_patterns(self._numbers(), found, now_ms)
         self._known = {

@@ -179,7 +179,7 @@ class DurationType(click.ParamType[float]):
         self._least, self._most = least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the typed text. A default is a number."""
+        """Read the typed text. click also passes the number that was read."""
         number = value if isinstance(value, (int, float)) else seconds_in(value)
         if number is None:
             self.fail(f"{value!r} is not {A_DURATION}.", param, ctx)
