@@ -43,7 +43,7 @@ class Taken:
     """The answer to an attempt to take a lease."""
 
     holder: str
-    """Value of the lease, which is ours or another replica's."""
+    """Value of the lease, of this replica or another one."""
     token: int = 0
     """Number of the term in its group. 0 = another replica holds the lease, for ``left_ms``."""
     left_ms: int = 0

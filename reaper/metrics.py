@@ -77,13 +77,13 @@ class ReplicaMetrics:
                     await anyio.sleep(HELD_POLL_S)
 
     async def _look(self) -> None:
-        """Read the worst of the groups. A group that the server does not let us read hides no other one."""
+        """Read the worst of the groups. An unreadable group does not hide the other ones."""
         found, now_ms = list(self._tenures.reports().values()), self._context.server_ms()
         self._counts = count_patterns(self._numbers(), found, now_ms)
         self._known = {
             group_keys(*one.group.rsplit("/", 1)): {
                 instruments.REFUSES: int(bool(one.refusal)),
-                instruments.HELD: one.held,
+                instruments.UNDELIVERABLE: one.undeliverable,
             }
             for one in (found if len(found) <= FEW_GROUPS else worst(found, now_ms))
         }

@@ -152,7 +152,7 @@ class PipelinedClient(Redis):
 
 
 def _pass_on(reply: Any, answered: Answered, words: Sequence[Any]) -> None:
-    """Pass a reply on. If ``answered`` raises, the next replies are passed on all the same."""
+    """Pass a reply on. An error of ``answered`` does not stop the next replies."""
     try:
         answered(reply)
     except Exception:

@@ -53,10 +53,9 @@ class Reaper:
         self.settings = settings
         self.host = socket.gethostname()
         self.replica_id = f"{settings.name or self.host}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._keys = settings.namespace_keys
         self._client = commands_client(settings.redis_url, max_connections=CONNECTIONS)
         self._leases = commands_client(settings.redis_url, max_connections=CONNECTIONS)
-        self._listener = notices_client(settings.redis_url, self._keys.replicas)
+        self._listener = notices_client(settings.redis_url, settings.namespace_keys.replicas)
         self._context = ReplicaContext(
             replica_id=self.replica_id,
             settings=settings,

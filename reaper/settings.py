@@ -207,7 +207,7 @@ class ReaperSettings(ProgramSettings):
 
     @model_validator(mode="after")
     def _check_namespace(self) -> Self:
-        namespace_keys(self.namespace_keys.namespace)  # raises where a key of it cannot work
+        namespace_keys(self.namespace_keys.namespace)  # raises ValueError for an invalid name
         return self
 
     @property

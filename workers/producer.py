@@ -104,7 +104,7 @@ class Producer(BaseProducer[Redis]):
                     f"the producer of {self.stream!r} belongs to another event loop. Make one for each loop, or use "
                     "a SyncProducer."
                 )
-            self._client = self._connect()  # the connections have gone with the loop
+            self._client = self._connect()  # the former connections belong to the closed loop
         self._loop = loop
 
     async def _send(self, call: EnqueueCall) -> list[JobId]:

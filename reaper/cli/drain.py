@@ -3,8 +3,8 @@
 import click
 
 from reaper.cli.options import connected, json_option, operator_options
-from reaper.operations.drain import DRAIN_S, await_drained, drain, undo_drain
-from reaper.operations.words import duration
+from reaper.operations.drain import await_drained, drain, undo_drain
+from reaper.operations.durations import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.messages import counted
 from workers.runtime.options import DurationType, help_end
@@ -22,8 +22,10 @@ from workers.runtime.printing import show, show_json
     ),
 )
 @click.argument("replica", metavar="REPLICA")
-@click.option("--for", "for_s", type=DurationType(), default=DRAIN_S, help="How long it takes no groups. Default: 5m.")
-@click.option("--timeout", type=DurationType(), default=20.0, help="How long to wait. Default: 20s.")
+@click.option(
+    "--for", "for_s", type=DurationType(), default="5m", show_default=True, help="How long it takes no groups."
+)
+@click.option("--timeout", type=DurationType(), default="20s", show_default=True, help="How long to wait.")
 @click.option("--undo", is_flag=True, help="Let the replica take groups again.")
 @json_option
 @operator_options

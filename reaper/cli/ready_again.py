@@ -29,7 +29,6 @@ from workers.runtime.options import DurationType, help_end
 from workers.runtime.printing import show, show_json
 from workers.runtime.quantities import seconds_in
 
-DAY_S = 86_400
 dry_run_option = click.option("--dry-run", is_flag=True, help="Print the jobs that would be ready, and write nothing.")
 
 
@@ -97,7 +96,9 @@ async def redrive(
 @group_argument
 @ids_argument
 @click.option("--lost", is_flag=True, help="All entries that the journal reports as lost.")
-@click.option("--since", type=DurationType(), default=DAY_S, help="How far back to read the journal.  [default: 24h]")
+@click.option(
+    "--since", type=DurationType(), default="24h", show_default=True, help="How far back to read the journal."
+)
 @dry_run_option
 @json_option
 @operator_options
@@ -165,7 +166,7 @@ def _line(result: Result, verb: str, dry_run: bool) -> str:
         Outcome.UNDELIVERABLE: f"skipped: it cannot be copied: {explained(result.detail)}",
         Outcome.PENDING: "skipped: it is pending",
         Outcome.READY: "skipped: it is ready, and not delivered yet",
-        Outcome.SETTLED: "skipped: the journal says that it was settled or requeued",
+        Outcome.SETTLED: "skipped: it was settled or requeued, by the journal",
         Outcome.UNKNOWN: f"probably {verb}: a reply was lost, and the dead letter no longer exists",
     }
     job = f"  job {result.job}" if result.job else ""

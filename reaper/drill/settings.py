@@ -38,7 +38,7 @@ class DrillSettings(Section):
     """The settings of a drill. Timeouts are short, so that you can watch it. They are not for production."""
 
     forms: ClassVar[Mapping[str, Form]] = FORMS
-    """The kinds of faults that can be asked for."""
+    """The kinds of faults that can be chosen."""
 
     trace: Path | None = Field(
         None, description="CSV file: TIMESTAMP,ContextTokens,GeneratedTokens. Default: a generated one."
@@ -102,12 +102,12 @@ class DrillSettings(Section):
 
     @property
     def look_s(self) -> float:
-        """Seconds between two looks at Redis, for the screen and for the end."""
+        """Seconds between two reads of the state of Redis."""
         return 1.0 if self.quiet else 0.2
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of faults that are asked for."""
+        """The chosen kinds of faults."""
         return frozenset(fault.kind for fault in self.faults)
 
     @property
@@ -171,7 +171,7 @@ class DrillSettings(Section):
         return self.model_copy(update={"faults": tuple(fault for fault in self.faults if fault.at < last)})
 
     def adapted(self, recovery: Recovery) -> list[tuple[Fault, Fault | None]]:
-        """Return each fault that was asked for, with the one that is played instead, or None."""
+        """Return each chosen fault with the one that is played instead, or None."""
         return [(fault, fault if recovery.by_reapers else without_reapers(fault)) for fault in self.faults]
 
     def faults_for(self, recovery: Recovery) -> tuple[Fault, ...]:

@@ -35,7 +35,7 @@ class Witness:
         self._journals = {self.stage.namespace.journal: _BEGINNING, self.stage.keys.journal: _BEGINNING}
 
     async def run(self) -> None:
-        """Look again and again until cancelled. Raises redis-py's errors."""
+        """Read again and again until cancelled. Raises redis-py's errors."""
         while True:
             await self.look()
             await anyio.sleep(self.stage.settings.look_s)

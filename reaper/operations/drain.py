@@ -12,8 +12,6 @@ from reaper.replicas import Replica, read_replicas
 from workers.protocol.errors import NotPossibleError
 from workers.protocol.keys import NamespaceKeys
 
-DRAIN_S = 300.0
-"""How long a drained replica takes no groups, by default."""
 LOOK_S = 0.2
 
 

@@ -111,7 +111,7 @@ async def forget(client: Redis, keys: GroupKeys, *, namespace: str, journal_limi
 
 
 async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> None:
-    """Raise NotPossibleError if a live replica watches the group. The script looks whether one holds its lease."""
+    """Raise NotPossibleError if a live replica watches the group. The script checks the lease."""
     now, of = await server_ms(client), namespace_keys(namespace)
     watched = await read_watched(client, of)
     for replica in await read_replicas(client, of):

@@ -46,7 +46,7 @@ class Outcome(StrEnum):
     PUT_OFF = "put_off"
     """The call had no room for it."""
     SETTLED = "settled"
-    """The journal says that it was settled or requeued."""
+    """It was settled or requeued, by the journal."""
     UNKNOWN = "unknown"
     """It does not exist after a call whose reply was lost. That call most likely made it ready."""
 

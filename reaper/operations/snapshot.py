@@ -104,7 +104,7 @@ def _readable(replies: Iterable[Any]) -> list[Any]:
 
 
 async def _read_groups(client: Redis, groups: Sequence[GroupKeys], snapshot: Snapshot) -> tuple[GroupState, ...]:
-    """Read the groups, many in one pipeline. The nodes of a cluster are asked for one group at a time."""
+    """Read the groups, many in one pipeline. From a cluster, one pipeline reads one group."""
     size = 1 if isinstance(client, RoutedClient) else AT_A_TIME
     states: list[GroupState] = []
     for first in range(0, len(groups), size):

@@ -42,6 +42,8 @@ FULL_RETRY_S = 1.0
 """The shortest time between two full scans."""
 SPREAD = 0.2
 """Full scans come earlier than their interval by up to this part of it."""
+TOGETHER, LONGEST_SLOT = 100, 0.1
+"""Ticks of so many watched groups share pipelines, if they fall due within this part of their interval."""
 
 
 class GroupWatch:
@@ -64,7 +66,8 @@ class GroupWatch:
         self._end: EndOfTerm | None = None
         self._notes = notes
         self._keys = group.keys
-        self._chores = Chores(context.wheel, context.tasks, group.keys.pair, self._failed)
+        self._schedules = group.keys.schedule, group.keys.stream_schedule
+        self._chores = Chores(context.wheel, context.tasks, group.keys.pair, partial(self.end, EndOfTerm.FAILED))
         self._observer = Observer(context, group, notes.report) if context.settings.observe else None
         self._writer = self._observer or GroupWriter(context, group, term)
         self._lost = LostDeliveries(self._writer, notes, context.settings.consumer_retention)
@@ -102,12 +105,9 @@ class GroupWatch:
             self._observer.log(at_the_end=True)
         self._ended(self._end or EndOfTerm.FAILED)
 
-    def _failed(self) -> None:
-        self.end(EndOfTerm.FAILED)
-
     @property
-    def _schedules(self) -> tuple[str, str]:
-        return self._keys.schedule, self._keys.stream_schedule
+    def _slot_s(self) -> float:
+        return max(SLOT_S, self._interval_s * min(LONGEST_SLOT, TOGETHER / max(1, self._context.watched)))
 
     def _move_soon(self) -> None:
         self._chores.wake(self._move_due)
@@ -128,8 +128,9 @@ class GroupWatch:
         self._chores.safely(self._ask)
 
     def _ask(self) -> None:
-        """Extend the lease, and ask for new deliveries."""
-        self._scan_if_due()
+        """Extend the lease, ask for new deliveries, and begin a full scan if it is due."""
+        if anyio.current_time() >= self._next_full_s and not self._chores.is_started(self._scan_everything):
+            self._chores.wake(self._scan_everything, in_turn=True)
         scanners = [source.scanner for source in self._sources.values()]  # the stream, and perhaps the retry stream
         try:
             failpoint("tick.before")
@@ -152,7 +153,7 @@ class GroupWatch:
         if reply == 0:
             self._lease_is_lost("tick")
             return
-        pause_s = self._interval_s * random.uniform(0.9, 1)
+        pause_s = self._interval_s * random.uniform(0.9, 1) - self._slot_s / 2
         error = reply if isinstance(reply, Exception) else self._act_on(*reply)
         if error:
             pause_s /= 3
@@ -161,7 +162,7 @@ class GroupWatch:
             self._notes.scanned(self._context.server_ms())
             if PAGE in map(len, reply[2:4]):  # a mass of new deliveries
                 pause_s = 0
-        self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S if pause_s else 0)
+        self._context.wheel.put(self._alarm, pause_s, slot_s=self._slot_s if pause_s else 0)
 
     def _act_on(self, due_ms: int, has_settings: int, new: Rows, of_retry: Rows, error: bytes) -> Exception | None:
         """Arm timers for new deliveries, and begin other due work. Return the error of a part that failed."""
@@ -207,10 +208,6 @@ class GroupWatch:
             )
 
     # ---- full scans
-
-    def _scan_if_due(self) -> None:
-        if anyio.current_time() >= self._next_full_s and not self._chores.is_started(self._scan_everything):
-            self._chores.wake(self._scan_everything, in_turn=True)
 
     async def _scan_everything(self) -> None:
         # Groups that were taken together are spread over the interval.

@@ -53,7 +53,6 @@ class Registry:
     def __init__(self, context: ReplicaContext, tenures: Tenures, replica: Callable[[int], Replica]) -> None:
         """``replica`` returns the heartbeat at a time in ms of the server's clock."""
         self._context = context
-        self._settings = context.settings
         self._keys = context.settings.namespace_keys
         self._interval = context.settings.registration
         """Time between two registrations."""
@@ -115,7 +114,7 @@ class Registry:
         self.discovery.hear(text(version), is_our_turn=bool(is_our_turn))
         self._written_watched = watched if is_stored else None
         if heartbeat:
-            self._written_at, self._due_at = began, began + self._settings.heartbeat.total_seconds()
+            self._written_at, self._due_at = began, began + context.settings.heartbeat.total_seconds()
         if monotonic() - began <= PROMPT_S:
             if not context.clock_offset_ms:
                 self._asked.set()  # the first heartbeat can be written now

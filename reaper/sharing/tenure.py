@@ -31,7 +31,7 @@ TAKE = "take the lease"
 RETRY_S = (0.1, 0.5)
 """Shortest and longest pause after an attempt whose outcome is unknown."""
 UNABLE_S = 1.0
-"""Pause before a server is asked again that does not support the policy of the group."""
+"""Pause before the next attempt on a server that does not support the policy of the group."""
 EXPIRY_JITTER_S = 0.05
 """Replicas that wait for the same expiry try at different times within this."""
 LOOKS = 9

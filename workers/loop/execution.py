@@ -118,7 +118,9 @@ def _judge(job: Job, answer: object, backoff: Backoff) -> Verdict:
     if isinstance(answer, Retry):
         return _judge_retry(job, answer, backoff)
     if isinstance(answer, BaseException):
-        logger.warning("job failed: %s", fields(job=job.id, delivery=job.deliveries), exc_info=answer)
+        logger.warning(
+            "job failed: %s", fields(stream=job.stream, job=job.id, delivery=job.deliveries), exc_info=answer
+        )
         kind = type(answer).__qualname__
         return failed(job, describe(answer), backoff, traceback=trace_of(answer), exception=kind)
     return ACKED

@@ -185,7 +185,7 @@ class Job:
             raise InvalidFieldError(f"field {name!r} of job {self.id} is not JSON: {error}.") from error
 
     def _value(self, name: str, default: object) -> bytes | None:
-        """Return the value of a user's field, or None where it is missing and ``default`` stands in for it."""
+        """Return the value of a user's field, or None if it is missing and has a ``default``."""
         encoded = name.encode("utf-8", "surrogateescape")
         value = None if encoded.startswith(RESERVED_PREFIX) else self.value_of(encoded)
         if value is None and default is _NO_DEFAULT:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from workers.loop.job import Job
 from workers.loop.telemetry import WorkerTelemetry
@@ -21,7 +21,7 @@ from workers.runtime.user_code import describe
 logger = logging.getLogger("workers")
 
 WorkerEvent = Literal["recovered", "dead_lettered", "refused", "held", "error"]
-EVENTS: frozenset[str] = frozenset({"recovered", "dead_lettered", "refused", "held", "error"})
+EVENTS: frozenset[str] = frozenset(get_args(WorkerEvent))
 
 
 @dataclass(slots=True)

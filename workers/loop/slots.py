@@ -83,14 +83,14 @@ class Gatherer:
                 begins.append(self._taken(call))
             elif call not in self._timers:
                 loop = asyncio.get_running_loop()
-                self._timers[call] = loop.call_later(call.wait_s, self._is_late, call, late)
+                self._timers[call] = loop.call_later(call.wait_s, self._complete_late, call, late)
         return begins
 
     def take_all(self) -> list[Delivery]:
         """Return the deliveries that wait, because none of them begins any more."""
         return [job for call in list(self._waiting) for job in self._taken(call).jobs]
 
-    def _is_late(self, call: BatchCall, late: Callable[[Batch], None]) -> None:
+    def _complete_late(self, call: BatchCall, late: Callable[[Batch], None]) -> None:
         late(self._taken(call))
 
     def _taken(self, call: BatchCall) -> Batch:

@@ -41,7 +41,7 @@ class WorkerTelemetry:
         self._shown = ExitStack()
 
     def watch_refusals(self, refused: Callable[[], int]) -> None:
-        """Show how many parts of the worker Redis has ``refused``, until `close`."""
+        """Show the number of parts whose calls Redis rejects (``refused``), until `close`."""
         self._shown.callback(instruments.OBSERVATIONS.add(instruments.REFUSED, lambda: [(refused(), self._labels)]))
 
     def lost(self, *, groups: int = 0, consumers: int = 0) -> None:

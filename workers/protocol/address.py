@@ -79,7 +79,7 @@ class Address:
     """The address of one server, for redis-py. For Sentinels and clusters its host is a placeholder."""
     tls: bool = False
     hosts: tuple[Host, ...] = ()
-    """The Sentinels, or nodes of the cluster; empty for a single server, which `node` names."""
+    """The Sentinels, or nodes of the cluster. Empty for a single server, which `node` names."""
     master: str = ""
     """The master's name at the Sentinels."""
     sentinel_login: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -211,7 +211,7 @@ async def own_connection(client: "Redis") -> AsyncIterator[AbstractConnection]:
 
 
 async def drop_idle(client: "Redis", error: Exception) -> None:
-    """Have a client connect anew, unless the server only rejected one more connection: the connected ones work."""
+    """Make a client connect again, unless the server only rejects further connections, because the open ones work."""
     if not takes_no_more_clients(error):
         await client.connection_pool.disconnect(inuse_connections=False)
 
@@ -228,7 +228,7 @@ def blocking_client(
 
 @contextmanager
 def _named(url: str) -> Iterator[None]:
-    """Raise ConfigurationError where something in an address cannot work."""
+    """Raise ConfigurationError if a part of an address cannot work."""
     try:
         yield
     except AddressError as error:

@@ -43,7 +43,7 @@ class FileCredentials(CredentialProvider):
         """Return the credentials in the file as it is now. Called in the connecting thread."""
         try:
             self._known, self._logged = _credentials_in(self.file.read_text(encoding="utf-8-sig").strip()), ""
-        except (OSError, ValueError, RedisError) as error:  # about to be written, or gone
+        except (OSError, ValueError, RedisError) as error:  # it is being written, or was deleted
             why = type(error).__name__ if not isinstance(error, OSError) else str(error.strerror)
             if why != self._logged:
                 self._logged = why

@@ -1,8 +1,8 @@
 """The meaning of an error of Redis, decided here for all callers.
 
-redis-py takes the code off the texts it has a class for. From inside a script, servers before 7.2 report missing rights
-with plain ``ERR``, and 6.2 quotes the whole text. If the text leaves open whether the request or the server is at
-fault, the answer is `Meaning.UNCLEAR`.
+redis-py takes the code off the texts it has a class for. From inside a script, servers before 7.2 report missing
+permissions with plain ``ERR``, and 6.2 quotes the whole text. If the text leaves open whether the request or the server
+is at fault, the answer is `Meaning.UNCLEAR`.
 """
 
 import re
@@ -141,10 +141,10 @@ def is_missing_key(error: object) -> bool:
 
 
 def is_not_now(error: BaseException) -> bool:
-    """Return whether the server itself says that it is up, but serves no clients, no new ones or no writes for now.
+    """Return whether the server itself reports that it is up, but serves no clients, no new ones or no writes for now.
 
     The same if Sentinels or cluster nodes know the name, and there is none now. Then neither the address nor
-    the login nor a right is to blame, and waiting may mend it.
+    the login nor a permission is the cause, and it may pass.
     """
     return isinstance(error, NoMasterYetError) or _code_of(error) in _NOT_NOW or takes_no_more_clients(error)
 
@@ -182,7 +182,7 @@ def is_outage(error: BaseException) -> bool:
 def kind_of(error: BaseException) -> str:
     """Return the distinguishing part of ``error`` for people, or '' for each of the many ways to lose contact."""
     code = _code_of(error)
-    if code in _AWAY:  # each call is refused with another text
+    if code in _AWAY:  # each call is rejected with another text
         return code
     if meaning_of(error) is Meaning.AWAY and not isinstance(error, AllInUseError) and not takes_no_more_clients(error):
         return ""

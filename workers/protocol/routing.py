@@ -62,7 +62,7 @@ class RoutedClient(Redis):
         return self._directory.table.owner(slot_of(key if isinstance(key, bytes) else key.encode()))
 
     def failed(self, error: Exception) -> None:
-        """Ask another node for the slots, if ``error`` says that this one is away, or not the right one."""
+        """Ask another node for the slots, if ``error`` shows that this one is away, or not the right one."""
         if is_contact_error(error):
             self._directory.doubt()
 

@@ -1,7 +1,7 @@
 """Loads and runs the Lua scripts. One file is one transition. Its header is its contract.
 
 A script is put together from its own file and the shared parts it names (``--- @prelude``). It gets only the functions
-that it uses, because each call makes the functions of its script anew.
+that it uses, because each call creates the functions of its script again.
 """
 
 import hashlib

@@ -23,7 +23,7 @@ OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
 def release_of(info: Mapping[str, Any]) -> str:
     """Return product and version by ``INFO server``. Valkey calls itself Redis 7.2.4 there, and adds its own version.
 
-    Raises UnsupportedServerError where it is neither, or too old.
+    Raises UnsupportedServerError if it is neither, or too old.
     """
     for product, name in (("Valkey", "valkey_version"), ("Redis", "redis_version")):
         if version := str(info.get(name, "")):
@@ -96,9 +96,9 @@ async def knows_claim(client: "Redis", absent: str) -> bool | None:
 
     ``absent`` is a missing key that our user may touch, or no stream. Raises redis-py's errors.
     """
-    nobody = "stream-reaper:nobody"
+    group = "stream-reaper:none"
     try:
-        await client.execute_command("XREADGROUP", "GROUP", nobody, nobody, "CLAIM", "1000", "STREAMS", absent, ">")
+        await client.execute_command("XREADGROUP", "GROUP", group, "none", "CLAIM", "1000", "STREAMS", absent, ">")
     except ResponseError as error:
         cannot_tell = (Meaning.DENIED, Meaning.AWAY, Meaning.LOCKED_OUT)
         return None if meaning_of(error) in cannot_tell else not is_not_known(error)

@@ -50,7 +50,7 @@ class Route:
             connection.host, connection.port = self._directory.owner_blocking(self._slot)
 
     def failed(self, error: Exception) -> None:
-        """Ask another server the next time, if ``error`` says that this one does not take writes now."""
+        """Ask another server the next time, if ``error`` shows that this one does not take writes now."""
         if is_failover_error(error):
             self._directory.doubt()
 
@@ -162,7 +162,7 @@ class ConnectedFirst(LifoQueue[Any]):
 
 
 def _read_certificates(connection: SSLConnection) -> None:
-    """Read them anew, because they are renewed under way. The error names the files."""
+    """Read the certificates again, because they are renewed under way. The error names the files."""
     context = connection.ssl_context
     context.context = None
     try:

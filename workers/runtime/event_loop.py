@@ -28,7 +28,7 @@ def run_in_loop(function: Callable[[*ArgumentTs], Awaitable[ResultT]], *argument
 
 
 def require_asyncio(what: str) -> asyncio.AbstractEventLoop:
-    """Return the event loop. Raises ConfigurationError if it is not asyncio's. ``what`` begins the message.
+    """Return the event loop. Raises ConfigurationError if it is not asyncio's. The message begins with ``what``.
 
     Call it in the task that starts the work. From then on anyio knows the event loop in callbacks, too.
     """

@@ -20,7 +20,7 @@ from workers.protocol.messages import text
 logger = logging.getLogger(__name__)
 
 PING_S = 10.0
-"""How often the server is pinged, because a silent connection cannot be told from a dead one."""
+"""How often the server is pinged, because a silent connection looks like a dead one."""
 RECONNECT_S = 1.0
 
 Wake = Callable[[], None]

@@ -166,7 +166,7 @@ def log_options(command: CommandT) -> CommandT:
     """Add the flags of services that log. Pass their values to `log_to_stderr`."""
     levels, formats = click.Choice(("debug", "info", "warning", "error")), click.Choice(LOG_FORMATS)
     level = click.option("--log-level", type=levels, default="info", show_default=True, help="Lowest level to log.")
-    summary = "Log lines for people, or JSON, one object a line."
+    summary = "Log lines as text, or as one JSON object for each line."
     return level(click.option("--log-format", type=formats, default=CONSOLE, show_default=True, help=summary)(command))
 
 
@@ -179,7 +179,7 @@ class DurationType(click.ParamType[float]):
         self._least, self._most = least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the typed text. A default is a number."""
+        """Read the typed text. click also passes the number that was read."""
         number = value if isinstance(value, (int, float)) else seconds_in(value)
         if number is None:
             self.fail(f"{value!r} is not {A_DURATION}.", param, ctx)

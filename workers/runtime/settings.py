@@ -177,7 +177,7 @@ class ProgramSettings(Settings):
     def _one_address(cls, given: Any) -> Any:
         """Take the address of `REDIS_URL` if there is no other, and add the certificate files as its options."""
         if not isinstance(given, dict) or not isinstance(given.get(ADDRESS, DEFAULT_URL), str):
-            return given  # pydantic says so
+            return given  # pydantic rejects it
         if ADDRESS not in given and os.environ.get(SHARED_URL):
             given = {**given, ADDRESS: os.environ[SHARED_URL]}
         url = given.get(ADDRESS, cls.model_fields[ADDRESS].default).strip()
@@ -234,7 +234,8 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"cannot read settings file {file}: {getattr(error, 'strerror', error)}.") from error
+        cause = getattr(error, "strerror", error)
+        raise ConfigurationError(f"cannot read settings file {file}: {cause}. Correct the file or its path.") from error
     for name in values:
         if name not in kind.model_fields and name not in (known := _all_settings(kind)):
             raise ConfigurationError(f"unknown setting {name!r} in {file}{did_you_mean(name, known)}")

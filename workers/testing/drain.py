@@ -134,7 +134,7 @@ def _dead_letter(flat: list[bytes]) -> DeadLetter:
 async def _wait_until_drained(
     client: Redis, keys: GroupKeys, worker: Worker, running: asyncio.Task[None], patience_s: float
 ) -> None:
-    """Wait until no job is left, and skip the time until scheduled jobs are due. Raises what the worker raises."""
+    """Wait until no job is left, and skip the time until scheduled jobs are due. Raises the worker's errors."""
     ended, since = -1, monotonic()
     while True:
         left = await look_at_group(client, keys)

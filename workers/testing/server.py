@@ -23,7 +23,7 @@ from workers.protocol.errors import StreamReaperError
 from workers.testing.processes import Child, launch
 
 OLDEST_ON_PATH = (7, 0)
-"""The packaged server replaces an older one on the PATH, because tests should run on what people deploy."""
+"""The packaged server replaces an older one on the PATH, because tests should run on a deployed version."""
 TIMEOUT_S = 20.0
 START_POLL_S = 0.005
 ADVICE = "Install one (for example, run pip install '.[testing]' in your clone)."
@@ -35,7 +35,7 @@ Version = tuple[int, ...]
 
 
 class NoServerError(StreamReaperError):
-    """No Redis server was found, or it does not start. The message says how to get one."""
+    """No Redis server was found, or it does not start. The message names the way to get one."""
 
 
 def find_binary(advice: str = ADVICE) -> Path:

@@ -67,7 +67,7 @@ Scenarios:
 @click.option(
     "--fault-at",
     type=DurationType(most=LONGEST_S),
-    default=FAULT_AT_S,
+    default=f"{FAULT_AT_S:g}s",
     show_default=True,
     help="Time of the fault after the first job. Jobs must be in flight then.",
 )

@@ -124,7 +124,7 @@ async def _run(argv: Sequence[str]) -> tuple[int, bytes]:
     """Run a program to its end. Return its exit code and its output.
 
     After our cancellation, it gets time to end in order, because a drill has processes and a folder to remove. Ctrl-C
-    reaches us alone.
+    reaches only this process.
     """
     process = await anyio.open_process(argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
     async with process:

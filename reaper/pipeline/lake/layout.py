@@ -59,7 +59,7 @@ class Layout:
         return self.state / "source.json"
 
     def table(self, name: str) -> str:
-        """Return where a table is."""
+        """Return the address of a table."""
         return f"{self.root}/{name}"
 
     def create(self) -> None:

@@ -34,7 +34,7 @@ TableRows = tuple[str, pa.RecordBatch]
 
 
 class MalformedError(ValueError):
-    """An entry is neither a lifecycle event nor a dead letter. The message says why."""
+    """An entry is neither a lifecycle event nor a dead letter. The message has the reason."""
 
 
 def parse(stream: str, entries: Sequence[Entry]) -> Iterator[TableRows]:

@@ -28,7 +28,7 @@ class FileReader:
 
     def __call__(self, names: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all files in ``names`` (columns ``path`` and ``date``). Raises OSError."""
-        from pyarrow import dataset  # it imports pandas, where there is one
+        from pyarrow import dataset  # it imports pandas, if that is installed
 
         store = filesystem(self.address)
         stored = self.schema.remove(self.schema.get_field_index(PARTITION))

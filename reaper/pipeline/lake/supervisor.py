@@ -32,7 +32,7 @@ STARTS_TOO_LATE = 20
 """The same if Python does not start within the 10 s that Spark grants, because the machine is busy."""
 LOOK_EVERY_S = 0.1
 REPORT_EVERY_S = 0.5
-"""Seconds between two reports, which cost Spark more than a look at whether the query still runs."""
+"""Seconds between two reports, which cost Spark more than a check of the query."""
 
 
 class IngestError(StreamReaperError):

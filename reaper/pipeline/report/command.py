@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 DEFAULT_OUTPUT = "recovery-report.html"
 JAVA_OPTIONS = "-XX:+UseParallelGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=240m"
-"""A report may pause, and the garbage collector that avoids pauses costs a fifth of its CPU time. A report has
-so much code that smaller spaces for it would be searched for garbage again and again, each time with all of the heap.
+"""A report may pause, and the garbage collector that avoids pauses costs a fifth of its CPU time. With
+smaller spaces for the code of a report, Java would collect garbage again and again, each time in all of the heap.
 """
 SMALL_LAKE_BYTES = 200_000_000
 """About eight million events. With five million, compiling once takes a sixth less CPU time."""

@@ -28,7 +28,7 @@ class Findings:
     """The recommended visibility timeouts, as `advice.words.as_json` writes them."""
 
     def total(self, table: str, column: str, **only: object) -> int:
-        """Add up a column, of the rows that are as ``only`` says."""
+        """Add up a column of the rows that have the values ``only``."""
         rows = (row for row in self.tables[table] if all(row[key] == value for key, value in only.items()))
         return sum(row[column] for row in rows)
 

@@ -89,7 +89,7 @@ def _unsettled(findings: Findings) -> list[Markup]:
 def _named(rows: Rows, column: str, *, of_all: bool = True) -> Rows:
     """Return one row for each group and value of a column, with the IDs of its first jobs, `NAMED` in all.
 
-    ``jobs`` is how many there are, in the answer (``n``) unless ``of_all`` says that the rows are some of them.
+    ``jobs`` is the number of all jobs, which is ``n`` in ``rows``. Without ``of_all``, ``rows`` has them all.
     """
     heads: dict[tuple[str, ...], Row] = {}
     for row in rows:

@@ -22,7 +22,7 @@ MOST = 50
 LOOKS = 3
 """A job may move during a search, so it is only lost if this many searches miss it."""
 DEPTH = 100_000
-"""Entries of each stream and journal that one look reads."""
+"""Entries of each stream and journal that one search reads."""
 LOST, UNCONFIRMED = "lost", "unconfirmed"
 """Further places of a job that was not found, and of one that may be in a trimmed or unread part."""
 
@@ -55,7 +55,7 @@ async def look_for_unsettled(findings: Findings, redis_url: str) -> dict[str, An
 
 
 async def _places_of(client: Redis, journal: str, group: str, jobs: Iterable[str], ingested_ms: int) -> dict[str, str]:
-    """Return the place of each job of one group. Every look reads the journal once, for all that are still missing."""
+    """Return the place of each job of one group. Each search reads the journal once, for all missing jobs."""
     keys, places = group_keys(stream_of_journal(journal), group), dict.fromkeys(jobs, LOST)
     for _ in range(LOOKS):
         missing = [job for job, place in places.items() if place in (LOST, UNCONFIRMED)]

@@ -151,6 +151,6 @@ def _pair(row: Row) -> tuple[str, str]:
 
 
 def _most(rows: Rows, name: str, **only: str) -> Row | None:
-    """Return the row with the largest count, of those that are as ``only`` says."""
+    """Return the row with the largest count, of those that have the values ``only``."""
     found = [row for row in rows if all(row[key] == value for key, value in only.items())]
     return max(found, key=lambda row: int(row[name]), default=None)

@@ -11,7 +11,7 @@ from reaper.pipeline.report.live import LOST
 from reaper.pipeline.report.next_steps import next_steps
 
 WANTED = ("failed", "retried", "redriven")
-"""Causes of second starts that a person or a handler asked for."""
+"""Causes of second starts that a person or a handler wanted."""
 UNSEEN = "Work that a worker did and could not report before it died is not in the journal."
 """Why there may be more duplicates than the journal shows."""
 _PUT_ASIDE = {
@@ -132,7 +132,7 @@ def over_time(findings: Findings) -> Markup:
     }
     return section(
         "over_time",
-        "When and where it was bad",
+        "Stalls and waits over time",
         [
             paragraph(f"Each point of a chart is {words.duration(period_ms)}."),
             charts.courses("over_time", course, period_ms) if course else Markup(""),

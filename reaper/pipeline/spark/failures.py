@@ -25,7 +25,7 @@ _OF_SPARK = frozenset({"PySparkException", "Py4JError"})
 def all_words(error: BaseException) -> str:
     """Return the messages of an error and its causes and, where Spark hands them on, Java's stacks.
 
-    A task that cannot write says "task failed while writing rows". Only its cause says why.
+    A task that cannot write says "task failed while writing rows". Only its cause has the reason.
     """
     said: list[str] = []
     known: set[int] = set()

@@ -106,7 +106,7 @@ def read_recovery(
     traced: list[Any],
     claimed: list[Any],
 ) -> Recovery:
-    """Read the answer of ``recover.lua``: events as they are in the journal, and held entries with their reasons."""
+    """Read the answer of ``recover.lua``, with events as in the journal, and undeliverable entries with reasons."""
     contexts = {row[0]: row[1:] for row in traced}
     ours = {entry_id for (entry_id, _), _ in claimed}
     rows = (

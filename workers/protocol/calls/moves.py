@@ -66,7 +66,7 @@ class SettleResult(IntEnum):
 
 
 class Settled(NamedTuple):
-    """The result of a verdict. ``detail`` is the ID of the dead letter, or the reason of a held delivery."""
+    """The result of a verdict. ``detail`` is the ID of the dead letter, or the reason of an undeliverable one."""
 
     result: SettleResult
     detail: str = ""

@@ -28,7 +28,7 @@ for i = 1, n do
   results[i] = redis.call('XACK', source, group, entry_id)
   if results[i] == 0 then
     if not rejected[1] then
-      redis.call('XPENDING', source, group) -- raises NOGROUP: XACK answers 0 if the group is gone
+      redis.call('XPENDING', source, group) -- raises NOGROUP: XACK answers 0 if the group is missing
     end
     rejected[#rejected + 1] = i - 1
   elseif deletes then

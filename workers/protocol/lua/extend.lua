@@ -5,8 +5,8 @@
 -- ARGV[4…] entry ID, times delivered, state of its handler, in turns; none: the beat alone. '0' = it waits, '1' = it is about to begin,
 -- '2' = it runs. Of a quarantined job, '1' says that it has arrived, and '2' comes after min(1 s, a third of the visibility timeout).
 --
--- Returns a result for each: 1 extended, 0 rejected (it is not ours any more), 2 payload gone (7.0 would drop
--- it from the pending entries list without a report), 3 vanished: a third party deleted the consumer or the group, so the delivery has no owner (hold.lua),
+-- Returns a result for each: 1 extended, 0 rejected (it is not ours any more), 2 payload deleted (7.0 would drop it from the pending entries
+-- list without a report), 3 vanished: a third party deleted the consumer or the group, so the delivery has no owner (hold.lua),
 -- 4 a read may have taken it by mistake just now, because the server's clock was set back (return_taken.lua): ask again.
 -- Raises NOGROUP, NOSETTINGS.
 -- Fence: consumer and times delivered.

@@ -1,4 +1,4 @@
--- A worker joins a group: creates the group (and the retry stream's) where it is missing, registers, and reads the group settings.
+-- A worker joins a group: creates the group (and the retry stream's) if it is missing, registers, and reads the group settings.
 -- Settings that the group does not have, or has lost, are written. One that differs from the worker's is recorded.
 --
 -- The recovery mode: a replica that takes the lease writes `reaper`. Embedded workers stand by while there is a lease. The first one to join

@@ -10,7 +10,7 @@
 -- ARGV[1] group
 --
 -- Returns {in flight, age of the oldest ready job in ms, idle time of the oldest delivery in ms, scheduled, quarantined and released jobs,
--- dead letters, 1 where an operator has paused recovery, else 0, ms for which recovery waits (9_beat.lua)}; ages are 0 where there is none.
+-- dead letters, 1 if an operator has paused recovery, else 0, ms for which recovery waits (9_beat.lua)}. An age is 0 if there is none.
 -- A key that is missing reads as empty.
 -- Fence: none; it writes nothing.
 

@@ -4,7 +4,7 @@
 -- KEYS[9] lease  {orders}:lease:billing  string
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's lease, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] payload bytes after which the call ends
--- Leader:    ARGV[6…] IDs of entries that may be overdue, ascending
+-- Holder:    ARGV[6…] IDs of entries that may be overdue, ascending
 -- Embedded:  ARGV[6] consumer  ARGV[7] where the page begins ('-' or '(ID')  ARGV[8] entries of a page  ARGV[9] room: how many it may claim.
 --            The other ones are made ready.
 --
@@ -61,7 +61,7 @@ end
 local function look_at(row)
   local idle, rests = row[3], is_given_back(row)
   if row[2] == consumer and not rests then
-    return -- in hand here
+    return -- it is in flight there
   end
   local stays = rests and in_force.policy == 'in-place' and row[4] < in_force.max_deliveries
   if stays and payload_of(row) then -- ready where it is

@@ -1,7 +1,7 @@
 -- Shared by the scripts: stands for `--- @prelude`. A script gets the functions that it uses (workers/protocol/scripts.py).
 --
 -- A script is atomic, but Redis never rolls it back. So each script checks first, then writes the copy, then acknowledges. Its first write
--- needs no memory, because a full server lets a script go on that has written. That write also asks for the rights to all that follows a
+-- needs no memory, because a full server lets a script go on that has written. That write also needs the permissions for all that follows a
 -- copy. The journal never stops an effect. One bad entry has a result of its own, and never stops its batch. An entry that cannot be copied
 -- is held: it stays pending, and the reply says why.
 --

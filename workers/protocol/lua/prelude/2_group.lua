@@ -57,8 +57,8 @@ local function open_for_writing(key, name)
   redis.call('XACK', key, name, '0-0')
 end
 
--- The same for a script that copies jobs. It asks for the rights to all that follows a copy: if one were missing then, each attempt would
--- leave one more copy.
+-- The same for a script that copies jobs. It needs the permissions for all that follows a copy. If one were missing then, each attempt
+-- would leave one more copy.
 local function open_for_copies()
   open_for_writing(source, group)
   redis.call('XDEL', source, '0-0')
@@ -73,7 +73,7 @@ local function may_serve(holder, lease, recovery)
 end
 
 -- Visits the registrations of workers (`registration:<consumer>` in the group settings) with the consumer, and the end of the registration in
--- the server's ms, nil where the value is none. A registration is this moment, a comma, and how the worker's settings differ.
+-- the server's ms, nil if the value is invalid. A registration is this moment, a comma, and how the worker's settings differ.
 local function each_registration(settings, visit)
   local fields = redis.call('HGETALL', settings)
   for i = 1, #fields, 2 do

@@ -80,14 +80,14 @@ local function layout_refusal(policy)
   return not is_new and not is_automatic and 'explicit_ids' or nil
 end
 
--- Returns where an operator's copies go, and why not into the stream, if the policy would allow that. Where a copy in the stream would be
--- wrong, the group's own stream is right, because only this group reads it.
+-- Returns the stream for an operator's copies, and the reason if it is not the stream itself although the policy allows that. If a copy in
+-- the stream would be wrong, it goes into the group's own stream, because only this group reads it.
 local function target_for_operators(policy)
   local why = policy ~= 'retry-stream' and layout_refusal('stream') or nil
   return (why or policy == 'retry-stream') and retry or stream, why
 end
 
--- Returns where copies go, or nil and why they can go nowhere: policy `stream` has no other place.
+-- Returns the stream for copies, or nil and the reason if there is none, because policy `stream` has no other place.
 local function copy_target(in_force)
   if not in_force.target and not in_force.refusal then
     local target, why = target_for_operators(in_force.policy)

@@ -1,4 +1,4 @@
--- Ready again: where the entry is (policy `in-place`), or as a copy.
+-- Ready again, in place (policy `in-place`) or as a copy.
 
 local may_nack -- this server runs XNACK for us, as Redis 8.8 does; nil = not asked yet
 local function nacked(entry_id, count)
@@ -12,7 +12,7 @@ local function nacked(entry_id, count)
   return may_nack
 end
 
--- Makes an entry ready where it is. Redis looks for its place among all pending entries from the youngest end on, unless it is older than
+-- Makes an entry ready in place. Redis looks for its place among all pending entries from the youngest end on, unless it is older than
 -- all. So entries that recovery makes ready get a descending TIME: a mass of equal IDLE times would cost the square of its size. The TIME counts
 -- these entries, by numbers that are taken by the thousand, because a call costs more.
 local made, made_until, MADE_AT_ONCE = 0, 0, 1000

@@ -38,7 +38,7 @@ local EVENT_OF = { ready = 'recovered', quarantine = 'quarantined', dead = 'dead
 
 local recovered = 0 -- jobs that are ready or quarantined again
 
--- Ends an overdue delivery. `job` is nil if the payload is gone. `take` claims a delivery for the caller, or returns false without room for
+-- Ends an overdue delivery. `job` is nil if the payload was deleted. `take` claims a delivery for the caller, or returns false without room for
 -- it. Last deliveries are never claimed, they are quarantined. Returns nil, or why the delivery is held.
 local function recover(row, job, in_force, take)
   -- The idle time of an entry that was given back is no time: it is -1, or puts the entry in its order.
