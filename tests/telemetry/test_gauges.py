@@ -21,10 +21,10 @@ from workers.telemetry.instruments import (
     GAUGES,
     GROUPS_DEGRADED,
     GROUPS_WATCHED,
-    HELD,
     LEASES_HELD,
     REFUSED,
     REFUSES,
+    UNDELIVERABLE,
     Gauge,
 )
 
@@ -36,7 +36,7 @@ def _shown(gauge: Gauge) -> str:
     return f"{gauge.name}_{'seconds' if gauge.unit == 's' else ''}".replace(".", "_").rstrip("_")
 
 
-BY_HOLDERS = {_shown(gauge) for gauge in (REFUSES, HELD)}
+BY_HOLDERS = {_shown(gauge) for gauge in (REFUSES, UNDELIVERABLE)}
 """What a holder alone knows of its work."""
 OF_PROCESSES = (LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, REFUSED)
 OF_GROUPS = {_shown(gauge) for gauge in GAUGES if gauge not in OF_PROCESSES}
