@@ -54,7 +54,7 @@ def refreshing(every_s: float | None) -> Iterator[None]:
 
 def read_briefly() -> None:
     """Let the reads of workers in this process block for less time, because the stop of a worker waits for them."""
-    reading.BLOCK_MS = 100
+    reading.BLOCK_MS = 100  # type: ignore[attr-defined]  # as the reader knows it
 
 
 def hurry_if_asked() -> None:
