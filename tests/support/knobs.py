@@ -1,4 +1,4 @@
-"""Lets workers look and extend at once although nothing falls due for an hour.
+"""Lets workers look and extend at once although no delivery falls due for an hour.
 
 With a visibility timeout of an hour, a busy machine does not change the outcome. But a worker extends every quarter of
 it, and looks for stalled deliveries once in it. Recovery waits for an hour after the first heartbeat
