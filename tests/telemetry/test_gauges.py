@@ -120,9 +120,7 @@ async def test_embedded_workers_show_the_same_gauges_as_a_holder_and_leave_them_
     await wait_until(shows_nothing, "the workers leave them to the reaper")
 
 
-async def test_a_holder_shows_what_is_paused_and_what_it_refuses_beside_what_it_may_not_see(
-    scene: Scene, client: Redis
-) -> None:
+async def test_a_holder_shows_paused_and_unsupported_groups_beside_hidden_ones(scene: Scene, client: Redis) -> None:
     scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
     for stream in ("orders", "mail", "hidden"):
         await client.xgroup_create(stream, "billing", "0", mkstream=True)

@@ -33,9 +33,7 @@ BY_REAPERS = {
     [("reaper", MEASURED | BY_REAPERS, "redelivered"), ("embedded", MEASURED - BY_REAPERS, "claimed")],
     ids=["reaper", "embedded"],
 )
-async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(
-    scene: Scene, mode: str, wanted: set[str], outcome: str
-) -> None:
+async def test_all_is_measured_without_labels_of_jobs(scene: Scene, mode: str, wanted: set[str], outcome: str) -> None:
     if mode == "reaper":
         await scene.reaper()
     first = await scene.worker("--recovery", mode)
