@@ -33,7 +33,7 @@ LEASES = 4
 """So many leases fit into a visibility timeout, so that a failover is no gap in the beats."""
 TICKS = 3
 """Ticks in the time of a lease: two of them may fail."""
-QUICKEST_REGISTRATION, REGISTRATION, REGISTRATIONS = timedelta(seconds=0.2), timedelta(seconds=1), 10
+QUICKEST_REGISTRATION, REGISTRATION, REGISTRATIONS = timedelta(seconds=0.2), timedelta(seconds=1.25), 6
 """The shortest and the longest time between two registrations of a replica, and how many fit into a lease.
 
 A replica is gone after three missed ones, and its leases expire later than that.

@@ -1,7 +1,7 @@
 """Registers one replica, and knows which replicas are alive.
 
-A replica registers every second or more often. Every few seconds, and soon after a change, it also writes what it says
-of itself (`reaper.replicas`). It writes the groups that it watches when they change. If Redis does not answer, all keep
+A replica registers at least every 1.25 s. Every few seconds, and soon after a change, it also writes what it says of
+itself (`reaper.replicas`). It writes the groups that it watches when they change. If Redis does not answer, all keep
 the order that they know.
 """
 
