@@ -178,11 +178,7 @@ class GroupMoves(GroupCalls):
     async def recover_page(
         self, client: Client, source: str, *, consumer: str, page: str, most: int, room: int
     ) -> Recovery | Refusal:
-        """Recover the overdue entries of a page of ``most`` entries.
-
-        The embedded worker ``consumer`` claims them until it has no ``room``. Then the page ends. Without any room,
-        they become ready.
-        """
+        """Recover a page of ``most`` entries. The embedded worker ``consumer`` claims as long as it has ``room``."""
         return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, consumer, page, most, room)
 
     async def move_due(self, client: Client) -> DueMoves | Refusal:

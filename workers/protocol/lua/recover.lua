@@ -45,9 +45,10 @@ local function take(row)
     return false
   end
   local times = row[4] + 1
+  local others = taken_by_times[times] or {}
   taken[#taken + 1] = { payload_of(row), times }
-  taken_by_times[times] = taken_by_times[times] or {}
-  table.insert(taken_by_times[times], row[1])
+  others[#others + 1] = row[1]
+  taken_by_times[times] = others
   return true
 end
 
