@@ -177,6 +177,7 @@ def _bounds(field: FieldInfo) -> str:
         return f" of at most {longest} characters"
     low = next((f" greater than {_limit(rule.gt)}" for rule in field.metadata if isinstance(rule, Gt)), "")
     low = next((f" from {_limit(rule.ge)}" for rule in field.metadata if isinstance(rule, Ge)), low)
+    low = f" from {field.json_schema_extra['shortest']}" if isinstance(field.json_schema_extra, dict) else low
     high = next((f" to {_limit(rule.le)}" for rule in field.metadata if isinstance(rule, Le)), "")
     return f"{low} up" if low.startswith(" from") and not high else low + high
 

@@ -1,4 +1,4 @@
-"""Recovers stalled jobs of Redis Streams: replicas share the groups, and watch their pending entries lists.
+"""Recovers stalled jobs of Redis Streams. Replicas share the groups, and watch their pending entries lists.
 
 ::
 
@@ -37,7 +37,7 @@ else:
     __all__ = list(_HOMES)
 
     def __getattr__(name: str) -> object:
-        """Import a name of the face when it is first asked for."""
+        """Import a name of the public API at its first use."""
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""What all groups of one replica share."""
+"""State and clients that all groups of one replica share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,31 +15,31 @@ from workers.runtime.notices import Notices
 
 @dataclass(slots=True, eq=False)
 class ReplicaContext:
-    """One replica, with what its groups work with and what they go by."""
+    """The clients of one replica, and its view of the other replicas."""
 
     replica_id: str
     settings: ReaperSettings
     client: Redis
-    """For what is asked seldom."""
+    """For rare commands."""
     recoveries: PipelinedClient
-    """For calls that redeliver."""
+    """For recovery calls."""
     reads: PipelinedClient
     """For scans and maintenance."""
     leases: PipelinedClient
-    """For registrations and leases, which never wait behind the work of a thousand groups."""
+    """For registrations and leases, which must not wait behind the work of a thousand groups."""
     notices: Notices
-    """Wakes who waits for a lease, or for the schedules."""
+    """Wakes groups when a lease is handed over, or a job falls due sooner."""
     wheel: Wheel = field(default_factory=Wheel)
     tasks: Tasks = field(default_factory=Tasks)
     changed: Callable[[], None] = lambda: None
-    """Writes soon what the replica says of itself. The registry sets it."""
+    """Makes the replica register soon. `Registry` sets it."""
     able: tuple[str, ...] | None = None
-    """IDs of the live replicas with our settings that may hold groups; None = the registry has not answered yet."""
+    """IDs of the live replicas with the same settings that may hold groups. None = unknown, before the first answer."""
     watched: int = 0
     """How many groups the replica may serve."""
     clock_offset_ms: int = 0
-    """Server time minus our monotonic time, from the last contact; 0 = unknown."""
+    """Time of the server minus monotonic time of this process, by the last registration. 0 = unknown."""
 
     def server_ms(self) -> int:
-        """Return about what the server's clock says now, for people."""
+        """Return about the time of the server now."""
         return monotonic_ms() + self.clock_offset_ms

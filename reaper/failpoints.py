@@ -22,7 +22,7 @@ _DIRECTORY = os.environ.get(ENVIRONMENT_VARIABLE)
 
 
 def failpoint(name: str) -> None:
-    """Do what is armed here. Raises ConnectionError where that says ``raise``, ValueError for an unknown action."""
+    """Do the armed action, if there is one. Raises ConnectionError (``raise``), or ValueError for an unknown action."""
     if _DIRECTORY:
         _pass(Path(_DIRECTORY), name)
 

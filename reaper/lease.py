@@ -1,4 +1,4 @@
-"""The lease of one group in Redis. Each call is one script, and its answer is an outcome, not an error."""
+"""The lease of one group in Redis. Each call is one script. A lease of another replica is an answer, not an error."""
 
 import secrets
 from collections.abc import Callable
@@ -18,9 +18,9 @@ TICK = load_script("reaper", "tick")
 LEASE_HAND = load_script("reaper", "lease_hand")
 
 OFFER = "offer:"
-"""The value of a lease that is for one replica only begins so. The ID of the replica follows."""
+"""Begins the value of a lease that was handed over. The ID of the replica that may take it follows."""
 OFFER_MS = 2_000
-"""For so long a lease that was handed over is for one replica only."""
+"""How long only that replica may take the lease."""
 PAGE = 500
 """Pending entries that a tick or a call of a scan reads."""
 
@@ -33,9 +33,9 @@ class EndOfTerm(StrEnum):
     HANDED_OVER = "handed_over"
     """Another replica comes first for the group."""
     NOT_OURS = "not_ours"
-    """The lease expired, or another replica has it: a call found that."""
+    """A call found that the lease has expired, or that another replica has it."""
     FAILED = "failed"
-    """The work raised an error that nobody expected."""
+    """The work raised an unexpected error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +43,25 @@ class Taken:
     """The answer to an attempt to take a lease."""
 
     holder: str
-    """Value of the lease, which is ours or another replica's."""
+    """Value of the lease, of this replica or another one."""
     token: int = 0
-    """Counts the terms of the group; 0 = another replica holds the lease, for ``left_ms``."""
+    """Number of the term in its group. 0 = another replica holds the lease, for ``left_ms``."""
     left_ms: int = 0
     refusal: str = ""
-    """Why the policy cannot work with this stream; '' = it can."""
+    """Why the policy cannot work with this stream. '' = it can."""
     before: tuple[str, ...] = ()
-    """The former group settings: policy, visibility timeout in ms, max_deliveries, recovery mode."""
+    """The former policy, visibility timeout (ms), max_deliveries and recovery mode of the group."""
 
 
 class GroupLease:
-    """The lease of one group, for one replica. Methods raise what redis-py raises."""
+    """The lease of one group, for one replica. Methods raise redis-py's errors."""
 
     def __init__(self, context: ReplicaContext, group: WatchedGroup) -> None:
         self.group = group
         self.keys = group.keys
         self.replica_id = context.replica_id
         self._client = context.leases
-        self._ttl_ms = to_ms(context.settings.lease_of(group))
+        self._ttl_ms = to_ms(context.settings.lease_of(group.visibility_timeout))
         self._journal_limit = context.settings.journal_limit
 
     def new_holder(self) -> str:
@@ -69,7 +69,7 @@ class GroupLease:
         return f"{self.replica_id}.{secrets.token_hex(8)}@{self._ttl_ms}"
 
     async def take(self, holder: str, *, token: int = 0) -> Taken:
-        """Take the lease if it is free or offered to us, and write the settings of the group (``lease_take.lua``).
+        """Take the lease if it is free or offered to this replica, and write the group settings (``lease_take.lua``).
 
         After a lost reply, the holder may call it again. With ``token``, the term of that number goes on, or the lease
         is not taken.
@@ -86,9 +86,9 @@ class GroupLease:
         return Taken(holder, token, refusal=text(refusal), before=tuple(map(text, before)))
 
     def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:
-        """Extend the lease, note a beat, and look behind a position in each stream (``tick.lua``).
+        """Extend the lease, note a beat, and read new deliveries of the stream and the retry stream (``tick.lua``).
 
-        ``retry_after`` is empty if there is no retry stream.
+        ``after`` and ``retry_after`` are starts of ``XPENDING``. ``retry_after`` is empty without a retry stream.
         """
         keys = self.keys
         self._client.ask_script(
@@ -98,16 +98,11 @@ class GroupLease:
             answered,
         )
 
-    async def hand(self, holder: str, to: str, why: str) -> bool:
-        """Offer the lease to another replica, or free it (``to`` = ''); return whether it was ours."""
+    async def hand(self, holder: str, to: str, why: str) -> None:
+        """Offer the lease of ``holder`` to replica ``to``, or free it if ``to`` is empty. ``why`` is journaled."""
         keys = self.keys
-        return bool(
-            await LEASE_HAND.run(
-                self._client,
-                [keys.lease, keys.settings, keys.journal],
-                [keys.group, self._journal_limit, holder, to, OFFER_MS, why],
-            )
-        )
+        args = (keys.group, self._journal_limit, holder, to, OFFER_MS, why)
+        await LEASE_HAND.run(self._client, (keys.lease, keys.settings, keys.journal), args)
 
     def look(self, answered: Callable[[str | Exception], None]) -> None:
         """Pass the value of the lease to ``answered``, '' if it is free, or an error of redis-py."""

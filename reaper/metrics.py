@@ -1,4 +1,4 @@
-"""Metrics of a replica: how many groups it holds, and the state of those."""
+"""Metrics of a replica, which are the number of its groups and their state."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ HELD_POLL_S = 0.5
 
 
 class ReplicaMetrics:
-    """Gauges of one replica, and of the groups that it holds: of all, or of many groups the worst."""
+    """Gauges of one replica and of the groups that it holds. Of many groups, only the worst have gauges."""
 
     def __init__(self, context: ReplicaContext, tenures: Tenures, refused: Callable[[], int]) -> None:
         """``refused`` returns how many parts of the work Redis denies now."""
@@ -43,7 +43,7 @@ class ReplicaMetrics:
         return not self._context.settings.observe and self._tenures.held > 0
 
     def _numbers(self) -> Mapping[str, tuple[int, int]]:
-        """Return how many groups are watched, and held, by pattern."""
+        """Return the numbers of watched and of held groups, by pattern. Observers hold none."""
         return {} if self._context.settings.observe else self._tenures.numbers()
 
     def _labels(self, pattern: str) -> Attributes:
@@ -77,13 +77,13 @@ class ReplicaMetrics:
                     await anyio.sleep(HELD_POLL_S)
 
     async def _look(self) -> None:
-        """Read the worst of the groups. A group that the server does not let us read hides no other one."""
+        """Read the worst of the groups. An unreadable group does not hide the other ones."""
         found, now_ms = list(self._tenures.reports().values()), self._context.server_ms()
         self._counts = count_patterns(self._numbers(), found, now_ms)
         self._known = {
             group_keys(*one.group.rsplit("/", 1)): {
                 instruments.REFUSES: int(bool(one.refusal)),
-                instruments.HELD: one.held,
+                instruments.UNDELIVERABLE: one.undeliverable,
             }
             for one in (found if len(found) <= FEW_GROUPS else worst(found, now_ms))
         }
@@ -91,7 +91,7 @@ class ReplicaMetrics:
         for keys in self._known:
             try:
                 seen[keys] = await look_at_group(self._context.client, keys)
-            except (RedisError, OSError) as error:  # its watch or the registry logs it
+            except (RedisError, OSError) as error:  # which is logged where it matters
                 logger.debug("cannot read a group for metrics: %s", fields(group=keys.pair), exc_info=True)
                 if not isinstance(error, ResponseError):
                     break

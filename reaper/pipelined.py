@@ -14,7 +14,7 @@ from redis.exceptions import NoScriptError, RedisError
 from workers.protocol.address import Host
 from workers.protocol.connection import KeptConnection
 from workers.protocol.log_fields import fields
-from workers.protocol.meaning import NobodyYetError
+from workers.protocol.meaning import NoMasterYetError
 from workers.protocol.routing import RoutedClient
 from workers.protocol.scripts import Keys, Script, Words
 from workers.protocol.slots import key_of, slot_of
@@ -22,10 +22,10 @@ from workers.protocol.slots import key_of, slot_of
 logger = logging.getLogger(__name__)
 
 MOST = 250
-"""Short commands of one pipeline. The server is busy with it for some milliseconds."""
+"""Short commands of one pipeline, which keeps the server busy for some milliseconds."""
 
 Answered = Callable[[Any], None]
-"""Called with the reply, or with the error that prevented it. It should not raise."""
+"""Called with the reply or with an error. It should not raise."""
 
 
 class _Lane:
@@ -33,21 +33,16 @@ class _Lane:
 
     def __init__(self, turn: int) -> None:
         self.turn = turn
-        """Which of the connections to the node it uses."""
+        """Number of its connection to the node."""
         self.waiting: list[tuple[Sequence[Any], Answered]] = []
         self.sending: asyncio.Task[None] | None = None
 
 
 class PipelinedClient(Redis):
-    """Keeps connections of a client. A command joins those that wait for the replies before it.
-
-    Args:
-        client: The caller closes it.
-        connections: For each node. The next command uses the next one.
-        most: Commands of one pipeline.
-    """
+    """Sends the commands that wait for a connection in one pipeline, when the replies before them have come."""
 
     def __init__(self, client: Redis, *, connections: int = 1, most: int = MOST) -> None:
+        """Use ``connections`` to each node in turns, each with ``most`` commands. The caller closes ``client``."""
         super().__init__(connection_pool=client.connection_pool)
         self.response_callbacks = client.response_callbacks
         self._client = client
@@ -71,11 +66,11 @@ class PipelinedClient(Redis):
             lane = self._lanes[node, self._turn] = _Lane(self._turn)
         lane.waiting.append((words, answered))
         if lane.sending is None:
-            # No task group: a lane goes on while the tasks of the replica are cancelled, and leases are handed over.
+            # Not in a task group, because leases are handed over while the tasks of the replica are cancelled.
             lane.sending = asyncio.get_running_loop().create_task(self._send(lane, node))
 
     def ask_script(self, script: Script, keys: Keys, args: Words, answered: Answered) -> None:
-        """Run a script. It is loaded if the server does not know it."""
+        """Run a script, and load it if the server does not know it. ``answered`` is called as by `ask`."""
 
         def hear(reply: Any) -> None:
             if isinstance(reply, NoScriptError):
@@ -86,7 +81,7 @@ class PipelinedClient(Redis):
         self.ask(("EVALSHA", script.digest, len(keys), *keys, *args), hear)
 
     async def execute_command(self, *words: Any, **options: Any) -> Any:
-        """Send one command and return its reply. Raises what redis-py raises."""
+        """Send one command and return its reply. Raises redis-py's errors."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.ask(words, partial(_settle, answer))
         reply = await answer
@@ -96,7 +91,7 @@ class PipelinedClient(Redis):
         return read(reply, **options) if read else reply
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: ARG002 - the owner of the client closes it
-        """Stop sending, and give up commands that wait. Later ones get an error."""
+        """Stop sending, and cancel waiting commands. Later ones get an error."""
         self._is_closed = True
         tasks = [lane.sending for lane in self._lanes.values() if lane.sending]
         for task in tasks:
@@ -104,7 +99,7 @@ class PipelinedClient(Redis):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _node_of(self, words: Sequence[Any]) -> Host | None:
-        """Return the node of a cluster that has the key, None if it is not known or if there is no cluster."""
+        """Return the node of a cluster that has the key. None = it is unknown, or there is no cluster."""
         return self._routed.node_of(key_of(words) or b"") if self._routed else None
 
     async def _send(self, lane: _Lane, node: Host | None) -> None:
@@ -119,7 +114,7 @@ class PipelinedClient(Redis):
                         self._spread(batch)
                         continue
                     replies = await self._execute(lane, [words for words, _ in batch])
-                except Exception as error:  # noqa: BLE001 - a group that gets no answer to its tick does nothing more
+                except Exception as error:  # noqa: BLE001 - without an answer to its tick, a group would stop
                     batch, lane.waiting = batch + lane.waiting, []
                     replies = [error] * len(batch)
                 for (words, answered), reply in zip(batch, replies, strict=True):
@@ -128,13 +123,13 @@ class PipelinedClient(Redis):
             lane.sending = None
 
     def _spread(self, batch: Sequence[tuple[Sequence[Any], Answered]]) -> None:
-        """Let each command join those for its node."""
+        """Queue each command for its node."""
         for words, answered in batch:
             if self._node_of(words):
                 self.ask(words, answered)
             else:
                 slot = slot_of(key_of(words) or b"")
-                _pass_on(NobodyYetError(f"no node of the cluster serves slot {slot} now"), answered, words)
+                _pass_on(NoMasterYetError(f"no node of the cluster serves slot {slot} now"), answered, words)
 
     async def _execute(self, lane: _Lane, commands: Sequence[Sequence[Any]]) -> list[Any]:
         if self._is_closed:
@@ -157,7 +152,7 @@ class PipelinedClient(Redis):
 
 
 def _pass_on(reply: Any, answered: Answered, words: Sequence[Any]) -> None:
-    """Pass a reply on. A caller that fails keeps no other from its reply."""
+    """Pass a reply on. An error of ``answered`` does not stop the next replies."""
     try:
         answered(reply)
     except Exception:
@@ -165,5 +160,5 @@ def _pass_on(reply: Any, answered: Answered, words: Sequence[Any]) -> None:
 
 
 def _settle(answer: asyncio.Future[Any], reply: Any) -> None:
-    if not answer.done():  # it was given up
+    if not answer.done():  # else its caller was cancelled
         answer.set_result(reply)

@@ -1,5 +1,6 @@
-"""Runs a replica as a process of its own: start-up checks and signals."""
+"""Runs a replica as a process that obeys signals."""
 
+import gc
 import logging
 import os
 import signal
@@ -15,6 +16,9 @@ from workers.runtime.children import received
 
 logger = logging.getLogger(__name__)
 
+GC_THRESHOLDS = 1_000, 3, 200
+"""Ten thousand groups are half a million objects, and Python would stop for a look at all of them every few seconds."""
+
 
 async def serve(settings: ReaperSettings) -> None:
     """Run one replica until a signal ends it.
@@ -22,6 +26,7 @@ async def serve(settings: ReaperSettings) -> None:
     The first SIGTERM or SIGINT hands the leases over and returns. The second one ends the process at once. Raises
     UnreachableError or UnsupportedServerError at the start.
     """
+    gc.set_threshold(*GC_THRESHOLDS)
     reaper = Reaper(settings)
     async with anyio.create_task_group() as tasks:
         await tasks.start(_obey_signals, reaper)

@@ -14,14 +14,14 @@ FEW_GROUPS = 30
 """Up to this many groups, the status, the page and metrics show each of them."""
 
 SCANS_MISSED, SCAN_SLACK_MS, SLOW_SCAN_PER_MS = 3, 1_000, 20
-"""A scan is too old after this many missed ones, this slack, and a full scan of this many entries per ms."""
+"""A scan is too old after three missed ones, one second, and the time of a full scan of 20 entries per ms."""
 
 LATE_MS, LONGEST_LATE_MS = 2_000, 32_000
-"""Recovery may be later than due by a visibility timeout and the first of these, and at most by the second one."""
+"""Recovery may be late by a visibility timeout and `LATE_MS`, and at most by `LONGEST_LATE_MS`."""
 
 
 class ProblemKind(StrEnum):
-    """Kinds of problems, the worst first. Each makes the service degraded."""
+    """Kinds of problems, from the worst on. Each makes the service degraded."""
 
     NO_REPLICA = "no_replica"
     NO_GROUPS = "no_groups"
@@ -34,7 +34,7 @@ class ProblemKind(StrEnum):
     REFUSED = "refused"
     OVERDUE = "overdue"
     SCAN_TOO_OLD = "scan_too_old"
-    HELD = "held"
+    UNDELIVERABLE = "undeliverable"
     UNREAD = "unread"
     LOST_DELIVERY = "lost_delivery"
     LOST_GROUP = "lost_group"
@@ -44,7 +44,7 @@ class ProblemKind(StrEnum):
 
 
 REPORTED = (
-    ProblemKind.ERROR, ProblemKind.REFUSED, ProblemKind.OVERDUE, ProblemKind.SCAN_TOO_OLD, ProblemKind.HELD,
+    ProblemKind.ERROR, ProblemKind.REFUSED, ProblemKind.OVERDUE, ProblemKind.SCAN_TOO_OLD, ProblemKind.UNDELIVERABLE,
     ProblemKind.UNREAD, ProblemKind.LOST_DELIVERY, ProblemKind.PAUSED,
 )  # fmt: skip
 """Kinds that the holder of a lease finds, in the order of the signs in `kinds_of`."""
@@ -52,7 +52,7 @@ _RANKS = {kind: rank for rank, kind in enumerate(ProblemKind)}
 
 
 def kinds_of(report: GroupReport, at_ms: int) -> list[ProblemKind]:
-    """Return the kinds of problems of a group, by its report of ``at_ms`` (the server's clock). Hot: most have none."""
+    """Return the kinds of problems in the report of a group, of ``at_ms`` (server time). Fast without problems."""
     scan_age_ms = at_ms - report.last_scan_ms if report.last_scan_ms else 0
     oldest_scan_ms = report.scan_interval_ms * SCANS_MISSED + SCAN_SLACK_MS + report.scan_entries // SLOW_SCAN_PER_MS
     signs = (
@@ -60,7 +60,7 @@ def kinds_of(report: GroupReport, at_ms: int) -> list[ProblemKind]:
         report.refusal,
         report.late_ms and report.late_ms > may_be_late_ms(report.visibility_ms),
         scan_age_ms > oldest_scan_ms,
-        report.held,
+        report.undeliverable,
         report.unread_ms > report.visibility_ms,
         report.lost,
         report.paused,
@@ -69,12 +69,12 @@ def kinds_of(report: GroupReport, at_ms: int) -> list[ProblemKind]:
 
 
 def may_be_late_ms(visibility_ms: int) -> int:
-    """Return for how long recovery may be late before this is a problem."""
+    """Return how late recovery may be before this is a problem."""
     return min(visibility_ms + LATE_MS, LONGEST_LATE_MS)
 
 
 def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) -> list[GroupReport]:
-    """Return the reports of the worst groups, the worst first, and then any others. Hot: most have no problem."""
+    """Return the reports of the worst groups, the worst first, and then other ones, ``most`` in all."""
     noted, others = list[GroupReport](), list[GroupReport]()
     for one in reports:
         has_news = one.false_alarms or one.in_doubt or one.false_recoveries or kinds_of(one, at_ms)
@@ -82,7 +82,7 @@ def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) ->
 
     def rank(one: GroupReport) -> tuple[int, int, int, str]:
         by_kind = min((_RANKS[kind] for kind in kinds_of(one, at_ms)), default=len(_RANKS))
-        return by_kind, -one.late_ms, -one.held, one.group
+        return by_kind, -one.late_ms, -one.undeliverable, one.group
 
     return nsmallest(most, noted, key=rank) + others[: max(0, most - len(noted))]
 
@@ -90,7 +90,7 @@ def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) ->
 def count_patterns(
     numbers: Mapping[str, tuple[int, int]], reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST
 ) -> dict[str, PatternCounts]:
-    """Count groups by the pattern that found them. ``numbers`` has how many are watched, and held, by pattern.
+    """Count groups by the pattern that found them. ``numbers`` are watched and held groups by pattern.
 
     Of more than ``most`` patterns, those with the most groups are kept.
     """

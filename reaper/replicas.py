@@ -2,9 +2,8 @@
 
 The service writes it every few seconds, and ``reaper status`` reads it. The field is `Replica.id`. The document has
 counters and the worst groups only. All groups that the replica watches are in the hash ``{<namespace>}:groups``, which
-is written after changes. Names that end in ``_ms`` are milliseconds. Moments are the *server's* time, so the clocks of
-replicas do not matter. A reader ignores unknown fields, and uses defaults for fields that an older replica did not
-write.
+is written after changes. Names that end in ``_ms`` are milliseconds of the *server's* clock, so the clocks of replicas
+do not matter. A reader ignores unknown fields, and uses defaults for missing ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +19,7 @@ from workers.protocol.keys import NamespaceKeys
 from workers.protocol.messages import text
 
 HEARTBEATS_MISSED = 3
-"""A replica is gone once this many heartbeats were missed."""
+"""A replica that missed this many heartbeats is not alive."""
 MOST_BYTES = 8_192
 """The longest document."""
 MOST_ERROR = 300
@@ -29,12 +28,12 @@ MOST_ERROR = 300
 SCANNED = "done"
 
 Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
-"""A number within these limits. Other programs can write to the hash, so other heartbeats are unreadable."""
+"""A number in these limits. Heartbeats with other numbers come from another program, and are unreadable."""
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupReport:
-    """The state of one stream/group pair since the term began, as the replica knows it that serves it, or cannot."""
+    """The state of one group since the term began, from a replica that serves it or that cannot serve it."""
 
     group: str
     """As ``stream/group``."""
@@ -42,55 +41,55 @@ class GroupReport:
     max_deliveries: Whole
     redelivery: str
     pattern: str = ""
-    """The pattern that the group was found by; '' = the settings name it."""
+    """The pattern that found the group. Empty if the settings name it."""
     token: Whole = 0
-    """Counts the terms of the group; 0 = this replica does not hold its lease."""
+    """Number of the term. 0 = this replica does not hold the lease."""
 
     scan_interval_ms: Whole = 0
-    """Time between two scans of the group; 0 = unknown."""
+    """Time between two scans of the group. 0 = unknown."""
     timers: Whole = 0
     late_ms: Whole = 0
-    """For how long recovery should have begun: the replica is too slow."""
+    """Time since the earliest timer was due. If it is long, the replica is too slow."""
 
     last_scan_ms: Whole = 0
-    """When the latest scan (full or not) ended; 0 = none yet."""
+    """End of the latest scan (full or not). 0 = none yet."""
     scan_entries: Whole = 0
-    """Pending entries that the latest full scan saw."""
+    """Pending entries in the latest full scan."""
     last_full_scan_ms: Whole = 0
 
     recovered: Whole = 0
-    """Deliveries that were recovered; of an observer: that would have been, each counted once."""
-    held: Whole = 0
-    """Deliveries that are overdue and cannot be copied now; they stay pending."""
+    """Recovered deliveries. An observer counts deliveries that it would have recovered, each once."""
+    undeliverable: Whole = 0
+    """Overdue deliveries that cannot be copied now, and stay pending."""
     unread_ms: Whole = 0
-    """For how long jobs have been ready while no consumer read and none had a delivery, by the latest full scan."""
+    """Time in which jobs were ready, and no consumer read or had a delivery, by the latest full scan."""
     lost: Whole = 0
-    """Deliveries that were reported as lost."""
+    """Deliveries that are certainly lost."""
     in_doubt: Whole = 0
-    """Deliveries whose consumer is gone: acknowledged before, or dropped."""
+    """Deliveries of deleted consumers that were acknowledged before, or are lost."""
     false_alarms: Whole = 0
-    """Of an observer: deliveries that would have been recovered, and that their own consumer has settled later."""
+    """Deliveries that an observer would have recovered, and that their own consumer settled later."""
     slowest_ms: Whole = 0
-    """Of an observer: the highest age at which one of those was settled, or less."""
+    """The highest known age of one of them at its settlement."""
     false_recoveries: Whole = 0
-    """Deliveries that a third-party consumer settled after another one was recovered from it."""
+    """Deliveries that third-party consumers settled after another one was recovered from them."""
     false_recoveries_of: Mapping[str, Whole] = field(default_factory=dict)
-    """By consumer, for those that have the most."""
+    """The same by consumer, for the consumers with the most."""
 
     refusal: str = ""
-    """Why recovery refuses here: '' | several_groups | explicit_ids | foreign_namespace | no_group | …"""
+    """The reason if recovery is disabled, for example ``several_groups``, ``explicit_ids`` or ``no_group``."""
     paused: bool = False
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternCounts:
-    """Numbers of groups that were found by one pattern, or that the settings name."""
+    """Numbers of groups that one pattern found, or that the settings name."""
 
     watched: Whole = 0
     held: Whole = 0
     problems: Mapping[str, Whole] = field(default_factory=dict)
-    """Groups with a problem, by its kind."""
+    """Number of groups with each kind of problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +102,7 @@ class Replica:
     pid: Whole
     version: str
     settings: str = ""
-    """Digest of the settings that replicas must have in common to take groups from each other."""
+    """Digest of the settings that replicas must share to take groups from each other."""
     started_ms: Whole
     at_ms: Whole
     heartbeat_ms: Whole
@@ -113,21 +112,19 @@ class Replica:
     """Leases that this replica has taken."""
     server: str = ""
     watched: Whole = 0
-    """How many groups it may serve."""
+    """Groups that it may serve."""
     held: Whole = 0
-    """How many leases of groups it holds."""
+    """Groups whose lease it holds."""
     patterns: Mapping[str, PatternCounts] = field(default_factory=dict)
-    """By pattern; '' = groups that the settings name."""
+    """Numbers of groups by pattern. The pattern of named groups is empty."""
     scan: str = ""
-    """How its last scan for the streams of patterns went: `SCANNED`, or why it failed. '' = it has not scanned."""
+    """`SCANNED`, or the error of its last scan for the streams of patterns. Empty if it has not scanned."""
     groups: Mapping[str, GroupReport] = field(default_factory=dict)
-    """By pair (``stream/group``), the worst first, of those that it holds or observes, and those that it cannot serve.
-    """
+    """Reports by ``stream/group``, the worst first, of groups that it holds, observes or cannot serve."""
 
     def is_live(self, now_ms: int) -> bool:
         """Tell whether the heartbeat is fresh at ``now_ms`` (the server's clock)."""
-        # A moment in the future is as bad as an old one. The server's clock was set back, and live replicas have
-        # registered again.
+        # A future time means that the server's clock was set back. Live replicas have registered again since then.
         return abs(now_ms - self.at_ms) <= self.heartbeat_ms * HEARTBEATS_MISSED
 
     def to_json(self) -> str:
@@ -141,30 +138,30 @@ class Replica:
 
     @staticmethod
     def from_json(document: str | bytes) -> "Replica":
-        """Decode a heartbeat of any version. Raises ValueError if it is unreadable."""
+        """Decode a heartbeat. Raises ValueError if it is unreadable."""
         return _codec().validate_json(document)
 
 
 @cache
 def _codec() -> TypeAdapter[Replica]:
-    """Return the codec of heartbeats. Building it takes hundreds of times as long as using it."""
+    """Return the codec of heartbeats. It is kept, because building it is slow."""
     return TypeAdapter(Replica)
 
 
 async def read_watched(client: Redis, keys: NamespaceKeys) -> dict[str, frozenset[str]]:
-    """Return the groups that each replica watches, by its ID, also of replicas that have ended."""
+    """Return the groups that each replica watches, by its ID, also of ended replicas. Raises redis-py's errors."""
     fields: Any = await client.hgetall(keys.groups)
     return {text(name): frozenset(text(pairs).split("\n")) - {""} for name, pairs in fields.items()}
 
 
 async def read_replicas(client: Redis, keys: NamespaceKeys) -> tuple[Replica, ...]:
-    """Return every heartbeat that can be read, fresh or not, by name."""
+    """Return all readable heartbeats, fresh or not, sorted by name. Raises redis-py's errors."""
     fields: Any = await client.hgetall(keys.replicas)
     return parse_replicas(fields.values())
 
 
 def parse_replicas(values: Iterable[bytes | str]) -> tuple[Replica, ...]:
-    """Decode heartbeats, without those that are unreadable."""
+    """Return the readable ones of some heartbeats, sorted by name."""
     replicas = []
     for value in values:
         try:

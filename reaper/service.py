@@ -39,28 +39,23 @@ from workers.runtime.settings import to_ms
 logger = logging.getLogger(__name__)
 
 FAREWELL_S = 2.0
-"""How long leaving the hash of replicas may take at the end."""
+"""The longest time for the end of the registration."""
 CONNECTIONS = 16
-"""At most, for the work on groups, and as many for their leases. They are opened as they are needed."""
+"""Most connections for the work on groups, and for their leases. They are opened when they are needed."""
 RECOVERIES, MOST_RECOVERIES = 2, 32
-"""Connections for recovery calls, and calls of one pipeline. While the server runs one, the replica reads another."""
+"""Connections for recovery calls, and calls of one pipeline. The replica reads one while the server runs another."""
 
 
 class Reaper:
-    """One replica. It runs until `stop` or a cancellation, and only once.
-
-    Args:
-        settings: The groups, the address of Redis and all other settings.
-    """
+    """One replica. It runs until `stop` or a cancellation, and only once."""
 
     def __init__(self, settings: ReaperSettings) -> None:
         self.settings = settings
         self.host = socket.gethostname()
         self.replica_id = f"{settings.name or self.host}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._keys = settings.namespace_keys
         self._client = commands_client(settings.redis_url, max_connections=CONNECTIONS)
         self._leases = commands_client(settings.redis_url, max_connections=CONNECTIONS)
-        self._listener = notices_client(settings.redis_url, self._keys.replicas)
+        self._listener = notices_client(settings.redis_url, settings.namespace_keys.replicas)
         self._context = ReplicaContext(
             replica_id=self.replica_id,
             settings=settings,
@@ -76,36 +71,36 @@ class Reaper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scope: anyio.CancelScope | None = None
         self.is_stopping = False
-        """The replica was told to stop."""
+        """`stop` was called."""
         self.server = ""
-        """The server's version; '' before `run`."""
+        """Product and version of the server. Empty before `run`."""
         self._version = version("stream-reaper")
         self._started_ms = 0
         self._inside = AsyncExitStack()
 
     @property
     def held(self) -> int:
-        """How many groups this replica believes that it holds. Redis checks each write by the lease."""
+        """Number of groups whose lease this replica believes to hold. Redis checks the lease at each write."""
         return self._tenures.held
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """The groups that this replica may serve, by pair."""
+        """The groups that this replica may serve, as ``stream/group``."""
         return self._tenures.pairs
 
     def reports(self) -> dict[str, GroupReport]:
-        """Return the state of the groups that this replica serves or observes, or cannot serve, by pair."""
+        """Return reports of groups that this replica serves, observes or cannot serve, by ``stream/group``."""
         return self._tenures.reports()
 
     @property
     def has_worked(self) -> bool:
-        """Tell whether the replica has registered, and knows of each group who holds its lease."""
+        """Tell whether the replica has registered, and knows the holder of each group that it may hold."""
         has_registered, has_read = self._context.able is not None, self._registry.discovery.found is not None
         return has_registered and has_read and self._tenures.have_answers
 
     @property
     def refusals(self) -> list[str]:
-        """Parts of the work that Redis denies now, as ``part: reason``. Safe in any thread."""
+        """Parts of the work that Redis rejects now, as ``part: reason``. For any thread."""
         denied = self._tenures.errors().items()
         return (
             self._registry.troubles.refusals
@@ -114,13 +109,10 @@ class Reaper:
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Serve groups until cancelled or stopped. At its end it hands its leases to the other replicas.
+        """Serve groups until cancelled or stopped, and then hand the leases to other replicas.
 
-        Raises:
-            UnreachableError: Redis does not answer at the start.
-            UnsupportedServerError: The server is too old.
-            ConfigurationError: The event loop is not asyncio's.
-            RuntimeError: This instance has run before.
+        Raises UnreachableError if Redis does not answer at the start, UnsupportedServerError if the server is too old,
+        ConfigurationError if the event loop is not asyncio's, and RuntimeError if this instance has run before.
         """
         loop = require_asyncio("a reaper")
         if self._scope is not None:
@@ -159,7 +151,7 @@ class Reaper:
         You can call it from any thread.
         """
         self.is_stopping = True
-        if self._loop is not None and self._scope is not None:  # else `run` sees that it need not begin
+        if self._loop is not None and self._scope is not None:  # else `run` reads `is_stopping`
             call_in(self._loop, self._scope.cancel)
 
     async def __aenter__(self) -> Self:
@@ -167,7 +159,7 @@ class Reaper:
         try:
             await tasks.start(self.run)
         except BaseException:
-            await self._inside.aclose()  # no other task runs in it, so the caller gets the error itself
+            await self._inside.aclose()
             raise
         return self
 
@@ -176,14 +168,14 @@ class Reaper:
     ) -> bool | None:
         self.stop()
         if isinstance(error, anyio.get_cancelled_exc_class()):
-            return await self._inside.__aexit__(kind, error, trace)  # perhaps `run` failed, and cancelled the block
-        await self._inside.aclose()  # the block's own error stays as it is, outside of any exception group
+            return await self._inside.__aexit__(kind, error, trace)  # `run` may have failed, and cancelled the block
+        await self._inside.aclose()  # so that the error of the block is not in an exception group
         return None
 
     # ---- registration
 
     def _replica(self, at_ms: int) -> Replica:
-        """Return what is registered of this replica at ``at_ms``, by the server's clock."""
+        """Return the heartbeat of this replica at ``at_ms`` of the server's clock."""
         self._started_ms = self._started_ms or at_ms
         reports = self._tenures.reports().values()
         return Replica(

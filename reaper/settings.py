@@ -26,20 +26,19 @@ from workers.runtime.settings import (
 )
 
 SHORTEST_LEASE = timedelta(seconds=0.5)
-"""A shorter one expires where a machine is only busy."""
+"""A shorter one would expire on a busy machine."""
 SHORTEST_DERIVED_LEASE = timedelta(seconds=1)
 """A short visibility timeout does not make a lease shorter than this."""
 LEASES = 4
-"""So many leases fit into a visibility timeout, so that a failover is no gap in the beats."""
+"""Leases that fit into a visibility timeout, so that a failover is no gap in the heartbeats."""
 TICKS = 3
-"""Ticks in the time of a lease: two of them may fail."""
+"""Ticks in the time of a lease. Two of them may fail."""
 QUICKEST_REGISTRATION, REGISTRATION, REGISTRATIONS = timedelta(seconds=0.2), timedelta(seconds=1.25), 6
-"""The shortest and the longest time between two registrations of a replica, and how many fit into a lease.
+"""The shortest and the longest time between two registrations of a replica, and their number in a lease.
 
-A replica is gone after three missed ones, and its leases expire later than that.
+A replica that missed three is not alive. Its leases expire later than that.
 """
 HEARTBEAT = timedelta(seconds=5)
-"""The time between two heartbeats of a replica."""
 DISCOVERY = timedelta(seconds=60)
 WILDCARD = "*"
 """Stands for any characters in the pattern of a stream."""
@@ -50,17 +49,17 @@ MAX_REPLICA_NAME = 200
 
 
 def observers_of(namespace: str) -> str:
-    """Return the namespace in which those observe that look at the groups of ``namespace``."""
+    """Return the namespace of the observers of the groups of ``namespace``."""
     return f"{namespace}{_OBSERVE}"
 
 
 def is_observers(namespace: str) -> bool:
-    """Tell whether it is one in which others observe."""
+    """Tell whether it is the namespace of observers."""
     return namespace.endswith(_OBSERVE)
 
 
 class GroupSettings(Section):
-    """One stream/group pair. Missing values come from the defaults above it."""
+    """One group, or a pattern for groups. Missing values come from `ReaperSettings`."""
 
     if TYPE_CHECKING:
 
@@ -79,12 +78,12 @@ class GroupSettings(Section):
 
     @property
     def keys(self) -> GroupKeys:
-        """The Redis keys of this pair. Those of a pattern have the wildcard in them."""
+        """The Redis keys of the group. Keys of a pattern contain the wildcard."""
         return group_keys(self.stream, self.group)
 
     @property
     def is_pattern(self) -> bool:
-        """Tell whether the stream is a pattern: each stream that fits it and has the group is watched."""
+        """Tell whether the stream is a pattern. Each stream that fits it and has the group is watched."""
         return WILDCARD in self.stream
 
     def finds(self, stream: str) -> bool:
@@ -105,15 +104,15 @@ def _fits(pattern: str, name: str) -> bool:
 
 
 def redis_pattern(name: str) -> str:
-    """Return a name or pattern as a pattern of Redis, which has more wildcards."""
+    """Return a name or pattern in the syntax of Redis, which has more wildcards."""
     return re.sub(r"([?\[\]^\\])", r"\\\1", name)
 
 
 class WatchedGroup(GroupSettings):
-    """A pair with all values."""
+    """A group with all values."""
 
     pattern: str = ""
-    """The pattern that found the group, as ``orders:*/billing``. '' = a person named it."""
+    """The pattern that found the group, as ``orders:*/billing``. Empty if the group is named."""
     visibility_timeout: timedelta
     max_deliveries: int
     redelivery: Redelivery
@@ -135,7 +134,7 @@ def _read_pair(pair: str) -> dict[str, str]:
 
 
 class ReaperSettings(ProgramSettings):
-    """Everything one replica needs to know. Durations are seconds."""
+    """Settings of one replica. A duration is a text with a unit (``30s``), or seconds."""
 
     if TYPE_CHECKING:
 
@@ -180,12 +179,12 @@ class ReaperSettings(ProgramSettings):
     name: str = Field(
         default="",
         max_length=MAX_REPLICA_NAME,
-        description="Name of this replica in `reaper status`. Default: host name and process ID.",
+        description="Begins the ID of this replica in `reaper status`. Default: the host name.",
     )
     lease_ttl: Seconds = seconds(
         10,
-        "How long the lease of a group lasts without a renewal, at most. It is shorter where the visibility timeout is "
-        "less than 4 times as long.",
+        "How long the lease of a group lasts without a renewal, at most. If the visibility timeout is less than 4 "
+        "times as long, the lease is shorter.",
         least=SHORTEST_LEASE,
     )
     full_scan_interval: Seconds = seconds(
@@ -208,29 +207,28 @@ class ReaperSettings(ProgramSettings):
 
     @model_validator(mode="after")
     def _check_namespace(self) -> Self:
-        namespace_keys(self.namespace_keys.namespace)  # raises where a key of it cannot work
+        namespace_keys(self.namespace_keys.namespace)  # raises ValueError for an invalid name
         return self
 
     @property
     def journal_limit(self) -> int:
-        """Length of the journal, for scripts; 0 = none is written."""
+        """Length of the journal, for scripts. 0 = none is written."""
         return self.journal_maxlen if self.journal else 0
 
     @property
     def namespace_keys(self) -> NamespaceKeys:
-        """The keys of the replicas. Observers have their own, so that none keeps the others from recovering."""
+        """The keys of the replicas. Observers have their own, so that they do not hinder recovery."""
         return namespace_keys(observers_of(self.namespace) if self.observe else self.namespace)
 
     @property
     def watched(self) -> tuple[WatchedGroup, ...]:
-        """The pairs that are named, with the defaults filled in."""
+        """The named groups, with the defaults filled in."""
         return tuple(self._filled(group, group.stream) for group in self.groups if not group.is_pattern)
 
     def watched_with(self, found: Mapping[str, str]) -> tuple[WatchedGroup, ...]:
-        """Return all groups to watch: those that are named here, and those in Redis (`reaper.sharing.discovery`).
+        """Return all groups to watch, which are the named ones and those ``found`` in Redis.
 
-        ``found``: the pattern by which each pair was found, '' for a pair that a person has added. The first pattern
-        that fits gives the values.
+        ``found`` has the pattern of each group (`reaper.watched`). The first pattern that fits gives the values.
         """
         watched, patterns = {group.keys.pair: group for group in self.watched}, self.patterns
         for pair, pattern in found.items():
@@ -243,11 +241,11 @@ class ReaperSettings(ProgramSettings):
 
     @property
     def patterns(self) -> tuple[GroupSettings, ...]:
-        """The groups whose streams are found by a pattern."""
+        """The groups that are patterns."""
         return tuple(group for group in self.groups if group.is_pattern)
 
     def _filled(self, group: GroupSettings, stream: str, pattern: str = "") -> WatchedGroup:
-        # Each value has been checked where it came from.
+        # The values have been checked already.
         return WatchedGroup.model_construct(
             stream=stream,
             group=group.group,
@@ -257,11 +255,8 @@ class ReaperSettings(ProgramSettings):
             pattern=pattern,
         )
 
-    def lease_of(self, group: WatchedGroup) -> timedelta:
-        """Return for how long the lease of a group lasts without a tick."""
-        return self._lease_of(group.visibility_timeout)
-
-    def _lease_of(self, visibility_timeout: timedelta) -> timedelta:
+    def lease_of(self, visibility_timeout: timedelta) -> timedelta:
+        """Return how long the lease of a group with this visibility timeout lasts without a tick."""
         return min(self.lease_ttl, max(SHORTEST_DERIVED_LEASE, visibility_timeout / LEASES))
 
     def tick_of(self, group: WatchedGroup) -> timedelta:
@@ -269,13 +264,15 @@ class ReaperSettings(ProgramSettings):
 
         A timer must be armed well before it is due.
         """
-        return min(self.lease_of(group) / TICKS, group.visibility_timeout / 4, self.full_scan_interval / 4)
+        return min(
+            self.lease_of(group.visibility_timeout) / TICKS, group.visibility_timeout / 4, self.full_scan_interval / 4
+        )
 
     @property
     def registration(self) -> timedelta:
         """The time between two registrations of a replica."""
         own = [group.visibility_timeout for group in self.groups if group.visibility_timeout]
-        shortest_lease = self._lease_of(min([self.visibility_timeout, *own]))
+        shortest_lease = self.lease_of(min([self.visibility_timeout, *own]))
         return max(QUICKEST_REGISTRATION, min(REGISTRATION, shortest_lease / REGISTRATIONS))
 
     @property

@@ -1,4 +1,4 @@
-"""Tasks that exist only while they have work, because most groups are idle and a replica may hold ten thousand."""
+"""Tasks that exist only while they have work. A replica may hold 10,000 groups, and most of them are idle."""
 
 import logging
 from collections import deque
@@ -15,14 +15,14 @@ from workers.protocol.log_fields import fields
 logger = logging.getLogger(__name__)
 
 AT_A_TIME = 250
-"""Work for every group at once is done for so many at a time: what falls due meanwhile in one group does not wait."""
+"""Groups that work at a time if all of them have the same work, so that urgent work of one group does not wait."""
 
 Step = Callable[[], Awaitable[float | None]]
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Tasks:
-    """Starts the tasks of one replica in a task group of it."""
+    """Starts the tasks of one replica, in its task group."""
 
     def __init__(self) -> None:
         self.group: TaskGroup | None = None
@@ -30,12 +30,12 @@ class Tasks:
         self._in_turn = 0
 
     def start(self, work: Work) -> None:
-        """Do ``work`` if the replica has not ended."""
+        """Start ``work`` if the replica has not ended."""
         if self.group:
             self.group.start_soon(work)
 
     def start_in_turn(self, work: Work) -> None:
-        """Do ``work`` when it has its turn: `AT_A_TIME` at a time, in the order in which it comes."""
+        """Start ``work`` in its turn. At most `AT_A_TIME` of them run at a time."""
         self._waiting.append(work)
         if self._in_turn < AT_A_TIME:
             self._in_turn += 1
@@ -60,7 +60,7 @@ class _Chore:
 
 
 class Chores:
-    """The work of one term. A step runs in a task, never twice at a time, and it says when it is to be repeated."""
+    """The work of one term. A step runs in a task, never twice at a time, and returns when to repeat it."""
 
     __slots__ = ("_chores", "_ended", "_failed", "_pair", "_tasks", "_wheel")
 
@@ -78,9 +78,9 @@ class Chores:
         return self._ended is not None
 
     def wake(self, step: Step, pause_s: float = 0, *, in_turn: bool = False) -> None:
-        """Make ``step`` after ``pause_s`` at the latest. If it is under way, it is made once more.
+        """Run ``step`` after ``pause_s`` at the latest. If it is under way, it runs once more.
 
-        The step returns after how many seconds to repeat it; None = not before it is woken.
+        The step returns the seconds until it runs again. None = not before it is woken.
         """
         chore = self._chores.get(step)
         if chore is None:
@@ -112,7 +112,7 @@ class Chores:
             ended()
 
     def safely(self, call: Callable[[], None]) -> None:
-        """Call, and end the term if that raises."""
+        """Call ``call``, and end the term if it raises."""
         try:
             call()
         except Exception:

@@ -1,6 +1,6 @@
 """The watched groups outside the settings. People add them, or replicas find them by patterns.
 
-They are in the hash ``{<namespace>}:watched``. Each change writes a new version, which replicas get as they register.
+They are in the hash ``{<namespace>}:watched``. Each change writes a new version. Replicas get it when they register.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,9 +16,9 @@ PAGE = 1_000
 
 
 async def read_found(client: Redis, keys: NamespaceKeys) -> dict[str, str]:
-    """Return the pattern that found each group, '' for one that a person added. Raises redis-py's errors."""
+    """Return the pattern that found each group, or '' for an added one. Raises redis-py's errors."""
     fields = {text(pair): text(pattern) async for pair, pattern in client.hscan_iter(keys.watched, count=PAGE)}
-    fields.pop("version", None)  # no group: it has no slash
+    fields.pop("version", None)  # it has no slash, so it is no group
     return fields
 
 

@@ -8,9 +8,9 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 SLOT_S = 0.02
-"""Alarms that may wait a little ring together, so that their commands share a pipeline."""
+"""Alarms in the same slot ring together, so that their commands share a pipeline."""
 MOST_AT_ONCE = 500
-"""So many alarms ring before other tasks have their turn."""
+"""Alarms that ring before other tasks have their turn."""
 
 
 class Alarm:
@@ -22,14 +22,14 @@ class Alarm:
         """``ring`` must not raise."""
         self.ring = ring
         self.due_s = inf
-        """By anyio's clock; inf = it is not set."""
+        """By anyio's clock. inf = not set."""
 
     def cancel(self) -> None:
         """Do not ring."""
         self.due_s = inf
 
     def end(self) -> None:
-        """Never ring again. A wheel may keep the alarm for hours, but not the objects that it would have called."""
+        """Never ring again, and free the called objects. The wheel may keep the alarm for hours."""
         self.due_s, self.ring = inf, lambda: None
 
 
@@ -38,7 +38,7 @@ class Wheel:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Alarm]] = []
-        """Also times at which alarms do not ring any more, because they were moved or cancelled."""
+        """It also has former times of alarms that were moved or cancelled."""
         self._number = 0
         self._sleep: anyio.CancelScope | None = None
 

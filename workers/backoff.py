@@ -1,4 +1,4 @@
-"""How long a job that failed waits before it is tried again."""
+"""Computes the delays of failed jobs."""
 
 import random
 from collections.abc import Callable
@@ -9,21 +9,21 @@ UNCOUNTED_MAX_AGE_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The policy of a worker for jobs that failed: exponential, with full jitter, up to a cap. Times in ms."""
+    """The delays of a worker's failed jobs, in ms. They grow exponentially up to a cap, with full jitter."""
 
     base_ms: int
-    """The longest delay after the first failure; 0 = a job that failed is ready again at once."""
+    """The longest delay after the first failure. 0 = failed jobs are ready again at once."""
     cap_ms: int
     """No delay is longer."""
     uncounted_max_age_ms: int = UNCOUNTED_MAX_AGE_MS
-    """A job that is older than this has its retries counted, whatever its handler says."""
+    """Retries of a job that is older than this count, also with ``counts=False``."""
 
     def longest_ms(self, failures: int) -> int:
         """Return the longest delay after so many failures in a row (from 1)."""
         return min(self.cap_ms, self.base_ms << min(max(0, failures - 1), 62))
 
     def delay_ms(self, failures: int, jitter: Callable[[], float] = random.random) -> int:
-        """Return the delay after so many failures in a row. ``jitter`` returns a part of the longest delay, 0 to 1."""
+        """Return the delay after so many failures in a row. ``jitter`` returns a part of the longest one, 0 to 1."""
         return round(self.longest_ms(failures) * jitter())
 
 

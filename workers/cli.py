@@ -61,8 +61,8 @@ def main() -> None:
 def run(program: str, config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
     """Run the worker that PACKAGE.MODULE defines.
 
-    SIGTERM or SIGINT stops it after the running jobs, and a second signal at once. Settings come from flags, the
-    environment, the file, and the arguments of Worker(…), in this order of strength.
+    SIGTERM or SIGINT stops it after the running jobs, and a second signal at once. Flags override the environment, the
+    environment overrides the file, and the file overrides the arguments of Worker(…).
     """
     log_to_stderr(log_level, log_format)
     with errors_as_sentences():
@@ -89,7 +89,7 @@ async def _run(worker: Worker) -> int:
             async with serving_health(worker):
                 await worker.run(handle_signals=True)
         code = NEGATIVE_EXIT if worker.process and worker.process.forced else 0
-    except HandlerExitError:  # its job is logged
+    except HandlerExitError:  # it is logged with its job
         return code
     finally:
         if worker.process and worker.process.has_joined:

@@ -1,4 +1,4 @@
-"""New jobs, in the form of programs and in the form of the stream. Invalid jobs are rejected here."""
+"""Converts new jobs from the form of programs to the form of the stream. Rejects invalid jobs."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -18,12 +18,12 @@ from workers.runtime.settings import Duration, duration_in_ms
 
 Word = str | bytes | int | float
 Fields = Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[Word, Word]]
-"""Values are words. If they were typed as such, ``{"order": 17, "customer": "Ada"}`` would be refused: where a union is
-expected, mypy takes it for a mapping to objects."""
+"""Values are words. Their type is Any, because mypy would reject ``{"order": 17, "customer": "Ada"}`` as a mapping to
+objects."""
 
 DEFAULT_MAX_BYTES = 1_048_576
 MAX_FIELDS = 3_400
-"""Fields of a job: a copy can have no more (``MAX_WORDS`` in ``lua/prelude``)."""
+"""The most fields of a job, because a copy can have no more (``MAX_WORDS`` in ``lua/prelude``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def _encode_fields(fields: Fields) -> list[bytes]:
             )
         words += (encoded, _encode_word(value))
     if len(words) > 2 * MAX_FIELDS:
-        raise InvalidJobError(f"the job has {len(words) // 2} fields, and {MAX_FIELDS} is the limit. Combine some.")
+        raise InvalidJobError(f"the job has {len(words) // 2} fields, and can have at most {MAX_FIELDS}. Combine some.")
     return words
 
 

@@ -25,7 +25,7 @@ DEFAULT_DEDUP_WINDOW = timedelta(minutes=10)
 RETRY_FOR_S = 15.0
 """How long a call whose reply was lost is sent again."""
 CALL_REMEMBERED = timedelta(seconds=60)
-"""How long the server remembers a call: longer than it is sent again."""
+"""How long the server remembers a call. This is longer than `RETRY_FOR_S`."""
 CALL_JOBS = 200
 """Jobs in one call, however small they are."""
 
@@ -36,7 +36,7 @@ class JobId(str):
     __slots__ = ("is_new",)
 
     is_new: bool
-    """False: a job with this ID was enqueued before, within the dedup window, and this one was not enqueued."""
+    """False if a job with this ID was enqueued within the dedup window, so that this one was not enqueued."""
 
     def __new__(cls, text: str, *, is_new: bool = True) -> Self:  # noqa: D102
         job_id = super().__new__(cls, text)
@@ -110,7 +110,7 @@ class EnqueueCall:
         return [JobId(text(job.job_id), is_new=one == 1) for job, one in zip(jobs, added, strict=True)]
 
     def pause_after(self, error: Exception) -> float:
-        """Return the pause before the call is sent again. Raises what the caller of the producer gets."""
+        """Return the pause before the call is sent again. Raises ``error`` or UnreachableError if it is not."""
         if not is_contact_error(error):
             if isinstance(error, (StreamReaperError, ResponseError, DataError)):  # a DataError comes before sending
                 raise error
@@ -123,8 +123,8 @@ class EnqueueCall:
         jobs = self._request.jobs
         error = UnreachableError(
             f"cannot confirm {counted(len(jobs), 'job')} of {self._request.keys.stream!r}, of which the first is "
-            f"{text(jobs[0].job_id)}: {str(cause) or type(cause).__name__}. If they have job_ids of your own, "
-            "enqueue them again: none is added twice."
+            f"{text(jobs[0].job_id)}: {str(cause) or type(cause).__name__}. If you chose their job_ids, enqueue them "
+            "again, because no job is added twice."
         )
         error.__cause__ = cause
         return error

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 JOINING = "joining the group"
 FLUSH_S, QUICK_FLUSH_S = 5.0, 2.0
-"""How long settlements may take at the end. The quick one: the worker was told to end at once, or was cancelled."""
+"""How long settlements may take at the end. The quick one is for a worker that must end at once, or was cancelled."""
 FAREWELL_S = 2.0
 """How long callbacks and the removal of our consumer may take at the end."""
 
@@ -54,7 +54,7 @@ class WorkerProcess:
         """``begin`` is for the heartbeat. Raises ConfigurationError if the handlers cannot run jobs."""
         calls = handlers.calls(settings)
         self.forced = False
-        """Told to end at once, before everything was done."""
+        """The worker had to end at once, before all jobs were settled."""
         self.finished = False
         self._callbacks = callbacks
         self._stop_asked = anyio.Event()
@@ -73,7 +73,7 @@ class WorkerProcess:
             self._runner.hand_back,
             isolation,
             self._settlements.wait_for_room,
-            Gatherer(calls.way_of, self._runner.is_last) if calls.has_batches else None,
+            Gatherer(calls.call_of, self._runner.is_last) if calls.has_batches else None,
             self._runner.perform_batch,
         )
         self._reader = Reader(context, self._slots, self._adoption)
@@ -82,10 +82,7 @@ class WorkerProcess:
     # ---- life
 
     async def run(self, *, handle_signals: bool, task_status: TaskStatus[None]) -> None:
-        """Work. Raises UnreachableError or UnsupportedServerError while joining.
-
-        Raises HandlerExitError if a handler or a callback has raised SystemExit or KeyboardInterrupt.
-        """
+        """Work. Raises UnreachableError or UnsupportedServerError while joining, and HandlerExitError."""
         reporter = self._context.reporter
         receiver = received(signal.SIGTERM, signal.SIGINT) if handle_signals else nullcontext()
         with receiver as signals:
@@ -157,12 +154,12 @@ class WorkerProcess:
 
     @property
     def has_joined(self) -> bool:
-        """Whether the group was joined and its settings are known."""
+        """Return whether the worker has joined the group and read its settings."""
         return self._context.membership.joins > 0
 
     @property
     def refusals(self) -> list[str]:
-        """The calls that Redis rejects now, as ``part: reason``. Empty if it rejects none."""
+        """The calls that Redis rejects now, as ``part: reason``."""
         return self._context.reporter.troubles.refusals
 
     def obstacles(self) -> list[str]:
@@ -215,10 +212,10 @@ class WorkerProcess:
             if settings.name:
                 await self._adoption.look_for_earlier_processes()
         except (RedisError, OSError) as error:
-            raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}") from error
+            raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}.") from error
 
     async def _check_claim(self, redelivery: Redelivery | None) -> None:
-        """Reject a policy whose redelivered entries no worker could read. Raises what redis-py raises."""
+        """Reject a policy whose redelivered entries no worker could read. Raises redis-py's errors."""
         if redelivery is not Redelivery.IN_PLACE:
             return
         keys = self._context.settings.keys

@@ -3,7 +3,6 @@
 ::
 
     async with Producer("orders", "redis://127.0.0.1:6379/0") as orders:
-        job_id = await orders.enqueue({"order": 17})
         await orders.enqueue({"order": 17}, job_id="reminder-17", delay=3600)
 
 Programs without asyncio use `workers.sync_producer`.
@@ -26,7 +25,7 @@ from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
 
 MAX_CALLS = 16
-"""Calls that are under way at the same time, each on a connection of its own; the others wait for their turn."""
+"""Calls that are under way at the same time, each on a connection of its own. Further calls wait for their turn."""
 
 
 class Producer(BaseProducer[Redis]):
@@ -34,14 +33,9 @@ class Producer(BaseProducer[Redis]):
 
     All tasks of one event loop may share a producer. It can move to another event loop after the first one is closed.
 
-    Args:
-        stream: Name of the stream.
-        redis: The address of Redis. Default: ``REAPER_REDIS_URL``, or else ``REDIS_URL``.
-        dedup_window: How long a ``job_id`` is remembered after its job became ready. At least a minute.
-        max_bytes: The largest job, all fields together.
-
-    Raises:
-        ConfigurationError: The stream name, the window or the address is invalid.
+    ``redis`` is the address of Redis. Without it, ``REAPER_REDIS_URL`` or else ``REDIS_URL`` counts. The producer
+    remembers a ``job_id`` for ``dedup_window`` after its job became ready, at least for a minute. A job has at most
+    ``max_bytes``, all fields together. Raises ConfigurationError if the name, the window or the address is invalid.
     """
 
     _turns: asyncio.Semaphore
@@ -73,23 +67,18 @@ class Producer(BaseProducer[Redis]):
         visibility_timeout: Duration | None = None,
         timeout: Duration | None = None,
     ) -> JobId:
-        """Enqueue one job, and return its ID, which says whether the job is new.
+        """Enqueue one job, and return its ID. The attribute ``is_new`` of the ID shows whether the job is new.
+
+        The fields are a mapping or pairs. A ``job_id`` has 1 to 256 bytes without commas and control characters. The
+        same ID within the dedup window is the same job. The job becomes ready after ``delay``. It can have a longer
+        ``visibility_timeout`` than its group, and one delivery may run for ``timeout``. All three are in seconds, or
+        timedeltas.
 
         It waits for its turn and for Redis. During an outage it gives up after about 15 seconds.
 
-        Args:
-            fields: The fields of the job, a mapping or pairs.
-            job_id: 1 to 256 bytes without commas and control characters. The same ID within the dedup window is
-                the same job.
-            delay: When the job becomes ready, in seconds or as a timedelta.
-            visibility_timeout: A longer visibility timeout for this job.
-            timeout: How long one delivery of this job may run.
-
-        Raises:
-            InvalidJobError: The job is invalid. It was not sent.
-            ConfigurationError: An argument is invalid. The job was not sent.
-            UnreachableError: Redis did not answer. The job may have been enqueued.
-            redis.ResponseError: Redis rejected it, for example because its memory is full.
+        Raises InvalidJobError or ConfigurationError if an argument is invalid. The job was not sent then. Raises
+        UnreachableError if Redis did not answer. The job may have been enqueued then. Raises redis.ResponseError if
+        Redis rejected the job, for example because its memory is full.
         """
         return (await self.enqueue_many([NewJob(fields, job_id, delay, visibility_timeout, timeout)]))[0]
 
@@ -115,7 +104,7 @@ class Producer(BaseProducer[Redis]):
                     f"the producer of {self.stream!r} belongs to another event loop. Make one for each loop, or use "
                     "a SyncProducer."
                 )
-            self._client = self._connect()  # the connections have gone with the loop
+            self._client = self._connect()  # the former connections belong to the closed loop
         self._loop = loop
 
     async def _send(self, call: EnqueueCall) -> list[JobId]:

@@ -1,4 +1,4 @@
-"""Finds the worker that a user's program defines, and says in one sentence why it cannot."""
+"""Finds the worker that a user's program defines."""
 
 import importlib
 import sys
@@ -13,11 +13,11 @@ DEFAULT_ATTRIBUTE = "worker"
 
 
 def load_worker(target: str, folder: Path) -> Worker:
-    """Import ``package.module:attribute`` with ``folder`` on the path, and return the worker there."""
+    """Return the worker ``package.module:attribute``, with ``folder`` on the path. Raises ConfigurationError."""
     name, _, attribute = target.partition(":")
     attribute = attribute or DEFAULT_ATTRIBUTE
     if not (name + attribute).replace(".", "").isidentifier():  # perhaps an address with a password: not quoted
-        raise ConfigurationError("this does not name a worker. Write package.module:worker.")
+        raise ConfigurationError("the argument does not name a worker. Write package.module:worker.")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
@@ -29,7 +29,7 @@ def load_worker(target: str, folder: Path) -> Worker:
         if name.startswith("workers."):
             advice = "'workers' is the installed package. Rename your own, for example to 'jobs'."
         raise ConfigurationError(
-            f"cannot import {name!r}: {type(error).__name__}: {error} ({_place(error)}). {advice}"
+            f"cannot import {name!r}: {type(error).__name__}: {error}{_place(error)}. {advice}"
         ) from error
     found = getattr(module, attribute, None)
     if not isinstance(found, Worker):
@@ -40,8 +40,8 @@ def load_worker(target: str, folder: Path) -> Worker:
 
 
 def _place(error: BaseException) -> str:
-    """Return file and line where ``error`` came up: the last one outside the import machinery."""
+    """Return the last file and line of the program in the traceback of ``error``, or ''."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}"
+        return f" ({error.filename}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    return f"{frames[-1].filename}, line {frames[-1].lineno}"
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames[-1].filename != __file__ else ""

@@ -24,7 +24,7 @@ MAX_NAME_LENGTH = 200
 
 
 class WorkerSettings(ProgramSettings):
-    """Everything one worker process needs to know. Durations are seconds."""
+    """The settings of one worker process."""
 
     if TYPE_CHECKING:
 
@@ -36,12 +36,13 @@ class WorkerSettings(ProgramSettings):
         default="",
         max_length=MAX_NAME_LENGTH,
         description="Stable name of this worker, used by one process at a time. When it starts, it makes the "
-        "pending jobs of the earlier process with that name overdue. Default: the host name, without that.",
+        "pending jobs of the earlier process with that name overdue. Default: the host name, and no job becomes "
+        "overdue.",
     )
     concurrency: int = Field(default=64, ge=1, le=10_000, description="How many jobs run at the same time.")
     visibility_timeout: Seconds | None = seconds(
         None,
-        "How long a delivery may go without a heartbeat before it is recovered. Default: the group settings, else 30.",
+        "How long a delivery may go without a heartbeat before it is recovered. Default: the group settings, else 30s.",
         least=SHORTEST_VISIBILITY,
     )
     max_deliveries: int | None = Field(
@@ -104,8 +105,7 @@ class WorkerSettings(ProgramSettings):
     )
     consumer_retention: Seconds | None = seconds(
         None,
-        "With recovery by workers: delete consumers that have no pending entry and were idle for this long. "
-        "Default: never.",
+        "In embedded mode, delete consumers that have no pending entry and were idle for this long. Default: never.",
     )
     health_host: HealthHost = "127.0.0.1"
     journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
@@ -131,20 +131,20 @@ class WorkerSettings(ProgramSettings):
 
     @property
     def journal_limit(self) -> int:
-        """Length of the journal, for scripts; 0 = none is written."""
+        """Length of the journal, for scripts. 0 = no journal."""
         return self.journal_maxlen if self.journal else 0
 
     @property
     def keys(self) -> GroupKeys:
-        """The Redis keys of the pair."""
+        """The Redis keys of the group."""
         return group_keys(self.stream, self.group)
 
     @property
     def backoff(self) -> Backoff:
-        """When a job that failed is ready again."""
+        """The delays of failed jobs."""
         return Backoff(to_ms(self.backoff_base), to_ms(self.backoff_cap))
 
     @property
     def base_name(self) -> str:
-        """The part of the consumer name that earlier processes had, too: the configured name, or the host's."""
+        """The configured name, or the host name. Consumer names of earlier processes begin with it, too."""
         return self.name or socket.gethostname()

@@ -21,7 +21,7 @@ from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
 
 MAX_CONNECTIONS = 16
-"""Threads that send at the same time; others wait for them."""
+"""Threads that send at the same time. Further ones wait for them."""
 
 
 class SyncProducer(BaseProducer[Redis]):

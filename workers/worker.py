@@ -30,14 +30,10 @@ LONGEST_BATCH_WAIT_S = 10.0
 class Worker:
     """A worker of one stream and group. It reads jobs, runs their handlers and settles them.
 
-    For example ``Worker("orders", "billing", concurrency=8)``. Flags of ``worker run``, ``REAPER_…`` variables and a
-    settings file override the arguments, so you can deploy a program unchanged.
-
-    Args:
-        stream: Name of the stream.
-        group: Name of the consumer group.
-        settings: Complete settings. If you pass them, the environment is not read.
-        **arguments: Any field of `WorkerSettings`. They are checked when the worker runs.
+    For example ``Worker("orders", "billing", concurrency=8)``. The arguments can be any fields of `WorkerSettings`.
+    They are checked when the worker runs. Flags of ``worker run``, ``REAPER_…`` variables and a settings file override
+    the arguments, so you can deploy a program unchanged. If you pass complete ``settings`` instead, the environment is
+    not read.
     """
 
     def __init__(
@@ -53,15 +49,17 @@ class Worker:
         """The arguments of the program. Flags, environment and file override them."""
         if settings is not None:
             if self.arguments:
-                raise ConfigurationError("a worker takes settings or arguments. Use settings.model_copy(update=…).")
+                raise ConfigurationError(
+                    "a worker takes settings or arguments, and not both. Use settings.model_copy(update=…)."
+                )
             self.arguments = {name: getattr(settings, name) for name in settings.model_fields_set}
         self._settings = settings
         self.handlers = Handlers()
-        """What the program has registered to run its jobs, for `workers.testing`."""
+        """The registered handlers, for `workers.testing`."""
         self._callbacks = Callbacks(EVENTS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.process: WorkerProcess | None = None
-        """The current or last run, for `workers.cli`; None where there was none."""
+        """The current or last run, for `workers.cli`. None before the first run."""
 
     # ---- set up by the program
 
@@ -73,10 +71,8 @@ class Worker:
         """Register a handler, either an ``async def`` or a plain ``def``, which runs in a thread.
 
         ``@worker.handler("mail", "sms")`` registers it for jobs of these types. The setting `job_type_field` names the
-        field with the type. ``@worker.handler`` registers it for all other jobs. Without it, they fail.
-
-        Raises:
-            ConfigurationError: These jobs have a handler already, or the function is a generator function or a class.
+        field with the type. ``@worker.handler`` registers it for all other jobs. Without it, they fail. Raises
+        ConfigurationError if these jobs have a handler already, or if the function is a generator function or a class.
         """
         if not isinstance(first, str):
             handler = cast("Handler", first)
@@ -97,13 +93,9 @@ class Worker:
         It returns None, or a list with one outcome for each job, in their order: None, a `Retry`, a `Reject` or an
         exception. If it raises, all jobs of the batch have failed. A job that must run alone is a batch of its own.
 
-        Args:
-            *job_types: As in `handler`. Without them, the handler is for all other jobs.
-            size: The longest list. It is at most `concurrency`.
-            wait: Seconds that a job waits for others.
-
-        Raises:
-            ConfigurationError: As in `handler`, or `size` or `wait` is out of range.
+        The job types are as in `handler`. A list has at most ``size`` jobs, and at most `concurrency`. A job waits for
+        others for ``wait`` seconds. Raises ConfigurationError as in `handler`, or if ``size`` or ``wait`` is out of
+        range.
         """
         if not (1 <= size <= MOST_IN_BATCH and 0 <= wait <= LONGEST_BATCH_WAIT_S):
             raise ConfigurationError(
@@ -121,8 +113,7 @@ class Worker:
     def on(self, event: WorkerEvent) -> Callable[[CallbackT], CallbackT]:
         """Register an async callback for an event, as in ``@worker.on("dead_lettered")``. It gets a `Report`.
 
-        Raises:
-            ValueError: The event does not exist.
+        Raises ValueError if the event does not exist.
         """
         return self._callbacks.on(event)
 
@@ -139,8 +130,7 @@ class Worker:
     def configure(self, *, flags: Mapping[str, Any] | None = None, file: Path | None = None) -> None:
         """Read the settings again. Flags, environment and file override the arguments, in this order.
 
-        Raises:
-            ConfigurationError: The settings are invalid.
+        Raises ConfigurationError if the settings are invalid.
         """
         self._settings = load_settings(WorkerSettings, flags=flags, file=file, arguments=self.arguments)
 
@@ -151,19 +141,16 @@ class Worker:
     ) -> None:
         """Work until `stop` or a cancellation. You can call it again afterwards.
 
-        Args:
-            handle_signals: The first SIGTERM or SIGINT stops and drains, the second one ends at once.
-            task_status: Called when the worker has joined the group.
+        With ``handle_signals``, the first SIGTERM or SIGINT stops and drains, and the second one ends at once.
+        ``task_status`` is called when the worker has joined the group.
 
-        Raises:
-            ConfigurationError: The settings are invalid, the worker runs already, or a handler is for a type and
-                `job_type_field` is missing.
-            UnreachableError: Redis does not answer at the start. The worker waits for the end of later outages.
-            UnsupportedServerError: The server is too old.
-            HandlerExitError: A handler or a callback raised SystemExit or KeyboardInterrupt.
+        Raises ConfigurationError if the settings are invalid, if the worker runs already, or if a handler is for a type
+        and `job_type_field` is missing. Raises UnreachableError if Redis does not answer at the start. The worker waits
+        for the end of later outages. Raises UnsupportedServerError if the server is too old. Raises HandlerExitError if
+        a handler or a callback raised SystemExit or KeyboardInterrupt.
         """
         loop = require_asyncio("a worker")
-        if self.process is not None and not self.process.finished:
+        if self.process and not self.process.finished and not (self._loop and self._loop.is_closed()):
             raise ConfigurationError("the worker is already running. Make a second Worker.")
         process = WorkerProcess(self.settings, self.handlers, self._callbacks)
         self._loop, self.process = loop, process
@@ -173,10 +160,7 @@ class Worker:
         """Stop reading, let running jobs end within `drain_timeout`, settle, and return from `run`.
 
         You can call it from any thread and from a signal handler. It takes effect soon, in the event loop. It has no
-        effect on a worker that does not run.
-
-        Args:
-            now: Cancel running jobs and leave them pending.
+        effect on a worker that does not run. With ``now``, running jobs are cancelled and stay pending.
         """
         if self.process is not None and self._loop is not None:
             self.process.halt()

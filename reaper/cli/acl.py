@@ -2,7 +2,7 @@
 
 import click
 
-from reaper.cli.options import groups_options, json_option
+from reaper.cli.options import json_option, reaper_settings
 from reaper.operations.acl import Role, acl_line, roles_in, rules_of
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
@@ -30,12 +30,12 @@ recovery_option = click.option(
 @click.argument("role", metavar="[ROLE]", type=click.Choice([one.value for one in Role]), required=False)
 @recovery_option
 @json_option
-@groups_options
+@reaper_settings(("redis_url", "namespace", "groups"))
 def acl(role: str | None, recovery: str, machine: bool, settings: ReaperSettings) -> None:
     """Print the least permissions of each role, as ACL rules.
 
-    ROLE is producer, worker, reaper, read-only or operator. Default: all roles of the recovery. Replace PASSWORD with a
-    password. The rules contain the keys of the groups in `--groups`. The command does not connect to Redis.
+    ROLE is producer, worker, reaper, read-only or operator. Without ROLE, the command prints all roles of the
+    recovery mode. Replace PASSWORD. The rules contain the keys of `--groups`. The command does not connect to Redis.
     """
     if not settings.groups:
         raise ConfigurationError(

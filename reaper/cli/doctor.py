@@ -27,8 +27,8 @@ _COLOURS = {**dict.fromkeys(Level, "yellow"), Level.OK: "green", Level.WRONG: "r
 async def doctor(machine: bool, settings: ReaperSettings) -> bool:
     """Check the server, settings and groups.
 
-    Pass the service's own settings (--config), because groups and policies can be there alone. The command writes
-    nothing.
+    Pass the settings file of the replicas with --config, so that their groups and policies are checked. The command
+    writes no key.
     """
     async with connected(settings) as (client, server):
         findings = await diagnose(client, settings, server)

@@ -3,8 +3,8 @@
 import click
 
 from reaper.cli.options import connected, json_option, operator_options
-from reaper.operations.drain import DRAIN_S, await_drained, drain, undo_drain
-from reaper.operations.words import duration
+from reaper.operations.drain import await_drained, drain, undo_drain
+from reaper.operations.durations import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.messages import counted
 from workers.runtime.options import DurationType, help_end
@@ -18,12 +18,14 @@ from workers.runtime.printing import show, show_json
         "reaper drain host-7-a1b2c3 --for 30m",
         "reaper drain host-7-a1b2c3 --undo",
         ok="the replica holds no group, or may take groups again",
-        no="the replica still holds groups or is not alive, or no other replica could take them",
+        no="the replica still holds groups or does not exist, or no other replica could take them",
     ),
 )
 @click.argument("replica", metavar="REPLICA")
-@click.option("--for", "for_s", type=DurationType(), default=DRAIN_S, help="How long it takes no groups. Default: 5m.")
-@click.option("--timeout", type=DurationType(), default=20.0, help="How long to wait for that. Default: 20s.")
+@click.option(
+    "--for", "for_s", type=DurationType(), default="5m", show_default=True, help="How long it takes no groups."
+)
+@click.option("--timeout", type=DurationType(), default="20s", show_default=True, help="How long to wait.")
 @click.option("--undo", is_flag=True, help="Let the replica take groups again.")
 @json_option
 @operator_options
@@ -32,7 +34,7 @@ async def drain_command(
 ) -> bool:
     """Move all groups of a replica to other replicas, and wait.
 
-    REPLICA is an ID from `reaper status`. Other replicas with the same settings take the groups. No job is lost or
+    REPLICA is an ID from `reaper replicas`. Other replicas with the same settings take the groups. No job is lost or
     recovered twice, because every write of a replica is checked against the lease of its group.
     """
     keys, for_ms, held = settings.namespace_keys, 0 if undo else round(for_s * 1000), 0

@@ -5,10 +5,10 @@ import os
 import click
 
 from reaper.cli.options import connected, groups_options, json_option, known_or_named
+from reaper.operations.durations import duration
 from reaper.operations.explanation import Explanation
 from reaper.operations.job_search import DEFAULT_DEPTH, FoundJob, Place, find_job
 from reaper.operations.snapshot import take_snapshot
-from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import NotPossibleError
 from workers.protocol.events import LifecycleEvent
@@ -43,7 +43,7 @@ _SHOWN = ("consumer", "delivery", "token", "reason", "error", "run_ms", "idle_ms
 async def explain_command(
     job: str, keys: GroupKeys | None, depth: int, machine: bool, settings: ReaperSettings
 ) -> None:
-    """Show where a job is, and what happens to it next.
+    """Show where a job is, and its next step.
 
     JOB is a job ID or the ID of a current or former entry of the job. The output contains the job's journal.
     """
@@ -91,7 +91,7 @@ def _lines(one: Explanation) -> list[str]:
     }
     lines = [f"{styled(f'job {job.job_id or job.wanted}', 'bold')}  {one.group.group}  {job.place}"]
     lines += [_row(name, value) for name, value in facts.items() if value]
-    lines += [_row("but", styled(obstacle, "yellow")) for obstacle in one.obstacles()]
+    lines += [_row("obstacle", styled(obstacle, "yellow")) for obstacle in one.obstacles()]
     if job.events:
         lines += ["", "  journal", *(f"    {_event_line(event, now_ms)}" for event in job.events)]
     return lines

@@ -52,7 +52,7 @@ _STARTS = {"start": FROM_START, "now": FROM_NOW}
 async def create(groups: Sequence[GroupKeys], begin: str, machine: bool, settings: ReaperSettings) -> None:
     """Create consumer groups, and streams that do not exist.
 
-    A group that was destroyed continues behind the last entry that it has received, as far as Redis still has it.
+    A destroyed group continues after the last entry that it received, if the group settings still have it.
     """
     async with connected(settings) as (client, _):
         created = {keys.pair: await create_group(client, keys, _STARTS[begin]) for keys in dict.fromkeys(groups)}

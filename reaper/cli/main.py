@@ -12,7 +12,7 @@ from reaper.cli.explain import explain_command
 from reaper.cli.groups import groups
 from reaper.cli.lazy import LazyCommand
 from reaper.cli.run import run
-from reaper.cli.status import status
+from reaper.cli.status import replicas, status
 from reaper.cli.watch import watch
 from workers.runtime.options import Program, examples
 
@@ -37,7 +37,7 @@ def main(context: click.Context) -> None:
 
 
 for command in (
-    run, status, drain_command, groups, watch, dead_letters, explain_command, doctor, acl,
+    run, status, replicas, drain_command, groups, watch, dead_letters, explain_command, doctor, acl,
     LazyCommand("drill", "reaper.drill.cli", "Break an installation on purpose, and account for every job."),
     LazyCommand("demo", "reaper.drill.cli", "Play the drill without recovery, with reapers, and embedded."),
     LazyCommand("pipeline", "reaper.pipeline.cli", "Ingest journals into Delta tables, and report on them."),

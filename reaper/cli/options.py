@@ -38,9 +38,8 @@ json_option = format_option()
 def reaper_settings(asked: Collection[str], helps: Mapping[str, str] | None = None) -> Callable[[CommandT], CommandT]:
     """Return a decorator that adds ``--config`` and an option for each setting in ``asked``.
 
-    The command gets ``settings``, and can be ``async``. A command that returns False ends with the exit code of a
-    negative result. Errors are printed as sentences. ``helps``: help texts of options that mean something else for this
-    command than for the service.
+    The command gets ``settings``, and can be ``async``. If it returns False, the exit code is that of a negative
+    result. Errors are printed as sentences. ``helps`` replaces the help of options that mean something else here.
     """
 
     def decorate(command: CommandT) -> CommandT:
@@ -61,13 +60,14 @@ def reaper_settings(asked: Collection[str], helps: Mapping[str, str] | None = No
 
 
 operator_options = reaper_settings(("redis_url", "namespace"))
-"""The settings of a command for one group: the address of Redis, and the namespace of the replicas."""
+"""Settings of a command for one group, which are the address of Redis and the namespace of the replicas."""
 _GROUPS_HELP = "Groups without a live replica, as STREAM/GROUP,…; groups of live replicas are included anyway."
 groups_options = reaper_settings(("redis_url", "namespace", "groups"), {"groups": _GROUPS_HELP})
 """The same for a command that reads all groups."""
+_OBSERVE_HELP = "Show the replicas that run with --observe."
+replicas_options = reaper_settings(("redis_url", "namespace", "observe"), {"observe": _OBSERVE_HELP})
 status_options = reaper_settings(
-    ("redis_url", "namespace", "groups", "observe"),
-    {"groups": _GROUPS_HELP, "observe": "Show the replicas that run with --observe."},
+    ("redis_url", "namespace", "groups", "observe"), {"groups": _GROUPS_HELP, "observe": _OBSERVE_HELP}
 )
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from reaper.cli.options import (
 )
 from reaper.operations.dead_letters import check_ids, choose, select
 from reaper.operations.groups import check_exists
-from reaper.operations.ready_again import MAX_GENERATION, Entry, Outcome, ReadyAgain, Result, forget_count, read_lost
+from reaper.operations.ready_again import MAX_GENERATION, Outcome, ReadyAgain, Result
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.refusals import explained
 from workers.protocol.errors import ConfigurationError
@@ -26,9 +27,17 @@ from workers.protocol.messages import counted
 from workers.runtime.clock import server_ms
 from workers.runtime.options import DurationType, help_end
 from workers.runtime.printing import show, show_json
+from workers.runtime.quantities import seconds_in
 
-DAY_S = 86_400
 dry_run_option = click.option("--dry-run", is_flag=True, help="Print the jobs that would be ready, and write nothing.")
+
+
+def _per_second(_context: click.Context, _option: click.Parameter, rate: str | None) -> float | None:
+    number, _, unit = (rate or "").partition("/")
+    jobs, seconds = seconds_in(f"{number} s"), seconds_in(f"1{unit or 's'}")
+    if rate is not None and not (jobs and seconds and 0 < jobs < inf):
+        raise click.BadParameter(f"{rate!r} is not a rate, such as 50, 50/s or 1000/h.")
+    return jobs / seconds if jobs and seconds else None
 
 
 @click.command(
@@ -44,7 +53,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print the jobs th
 @ids_argument
 @reason_option
 @all_option
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Redrive at most this many jobs per second.")
+@click.option("--rate", metavar="RATE", callback=_per_second, help="The most jobs per time, as 50/s or 1000/h.")
 @dry_run_option
 @click.option("--force", is_flag=True, help=f"Also redrive jobs that were redriven {MAX_GENERATION} times already.")
 @json_option
@@ -80,14 +89,16 @@ async def redrive(
         "reaper groups requeue orders/billing --lost --dry-run",
         "reaper groups requeue orders/billing --lost --since 1h",
         "reaper groups requeue orders/billing 1766000000000-0 -o json",
-        ok="all lost entries are ready, also if there are none",
-        no="an entry cannot be copied, or the group does not exist",
+        ok="all selected entries are ready, settled or pending, also if there are none",
+        no="an entry cannot be copied or does not exist, or the group does not exist",
     )
 )
 @group_argument
 @ids_argument
 @click.option("--lost", is_flag=True, help="All entries that the journal reports as lost.")
-@click.option("--since", type=DurationType(), default=DAY_S, help="Age of the oldest journal entry.  [default: 24h]")
+@click.option(
+    "--since", type=DurationType(), default="24h", show_default=True, help="How far back to read the journal."
+)
 @dry_run_option
 @json_option
 @operator_options
@@ -107,16 +118,13 @@ async def requeue(
     """
     if bool(ids) is lost:
         raise ConfigurationError("requeue needs either entry IDs or --lost. Name one of them.")
-    named = [Entry(entry_id) for entry_id in check_ids(ids)]
+    named = check_ids(ids)
     async with connected(settings) as (client, _):
         await check_exists(client, keys)
-        found, ended = await read_lost(client, keys, await server_ms(client) - int(since * 1000))
         ready_again = ReadyAgain(client, keys, settings.redelivery, settings.journal_limit, dry_run)
-        results = ready_again.requeue(found if lost else named, ended)
+        results = ready_again.requeue(named, await server_ms(client) - int(since * 1000))
         counts = await _print(ready_again, results, ("delivery", "requeued"), machine)
-        if lost and not dry_run:
-            await forget_count(client, keys)
-    return not counts[Outcome.UNDELIVERABLE]
+    return not counts[Outcome.UNDELIVERABLE] + counts[Outcome.MISSING]
 
 
 # --- results ------------------------------------------------------------------------------------------------
@@ -127,8 +135,8 @@ async def _print(
 ) -> Counter[Outcome]:
     """Print the results as they come, then a summary, which people see also after a failure. Return the counts.
 
-    ``action``: for example ``("dead letter", "redriven")``. Without ``shows_all``, people do not see a line for each
-    job that is ready.
+    ``action`` is a noun and a verb, as ``("dead letter", "redriven")``. Without ``shows_all``, people see no line for
+    a job that is ready.
     """
     noun, verb = action
     would_be = "would be " if run.dry_run else ""
@@ -158,7 +166,7 @@ def _line(result: Result, verb: str, dry_run: bool) -> str:
         Outcome.UNDELIVERABLE: f"skipped: it cannot be copied: {explained(result.detail)}",
         Outcome.PENDING: "skipped: it is pending",
         Outcome.READY: "skipped: it is ready, and not delivered yet",
-        Outcome.SETTLED: "skipped: the journal says that it was settled or requeued",
+        Outcome.SETTLED: "skipped: it was settled or requeued, by the journal",
         Outcome.UNKNOWN: f"probably {verb}: a reply was lost, and the dead letter no longer exists",
     }
     job = f"  job {result.job}" if result.job else ""

@@ -25,7 +25,7 @@ from workers.telemetry.setup import exported
 def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
     """Run one replica. The replicas of a namespace share the groups.
 
-    SIGTERM and SIGINT hand its groups over to other replicas and stop it.
+    On SIGTERM or SIGINT, it hands its groups over to other replicas and stops.
     """
     log_to_stderr(log_level, log_format)
     with errors_as_sentences():

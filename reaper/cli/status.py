@@ -1,14 +1,14 @@
-"""``reaper status``: one screen for people, or JSON."""
+"""``reaper status`` and ``reaper replicas``: one screen for people, or JSON."""
 
 from collections.abc import Iterator, Sequence
 
 import click
 
-from reaper.cli.options import connected, json_option, show_result, status_options
-from reaper.operations.judgement import Finding, as_json, folded, judge, remarks
-from reaper.operations.snapshot import take_snapshot
+from reaper.cli.options import connected, json_option, replicas_options, show_result, status_options
+from reaper.operations.durations import duration
+from reaper.operations.judgement import Finding, as_json, folded, judge, remarks, replicas_as_json
+from reaper.operations.snapshot import look_at_namespace, take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
-from reaper.operations.words import duration
 from reaper.reasons import FEW_GROUPS
 from reaper.settings import ReaperSettings
 from workers.protocol.messages import counted
@@ -36,6 +36,16 @@ async def status(machine: bool, glob: str, settings: ReaperSettings) -> bool:
     problems = judge(snapshot)
     show_result(as_json(snapshot, problems), *_screen(snapshot, problems), machine=machine)
     return not problems
+
+
+@click.command(epilog=help_end("reaper replicas", "reaper replicas --observe -o json", ok="done, also if none"))
+@replicas_options
+@json_option
+async def replicas(machine: bool, settings: ReaperSettings) -> None:
+    """List the replicas, each with its number of groups."""
+    async with connected(settings) as (client, server):
+        snapshot = await look_at_namespace(client, settings.namespace_keys, server)
+    show_result(replicas_as_json(snapshot), *_replica_lines(snapshot), machine=machine)
 
 
 def _screen(snapshot: Snapshot, problems: Sequence[Finding]) -> Iterator[str]:

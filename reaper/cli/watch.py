@@ -27,7 +27,7 @@ def watch() -> None:
 @json_option
 @operator_options
 async def add(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
-    """Have all replicas watch a group from now on.
+    """Make all replicas watch a group.
 
     They use the values of the first pattern in their settings that fits, or else their defaults.
     """
@@ -45,9 +45,9 @@ async def add(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
 @json_option
 @operator_options
 async def remove(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
-    """Have the replicas watch a group no longer.
+    """Stop watching a group that was added or found.
 
-    A group in their settings stays. One that a pattern finds comes back, unless `exclude` names its stream.
+    A group in the settings of the replicas stays. A group that a pattern finds comes back, unless `exclude` names it.
     """
     async with connected(settings) as (client, _):
         removed = await change_watched(client, settings.namespace_keys, remove=[keys.pair], by_person=True)

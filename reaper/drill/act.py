@@ -1,4 +1,4 @@
-"""One act: start all processes, replay the trace, inject the faults, stop all processes, and account for each job."""
+"""Plays one act. It starts all processes, replays the trace, injects the faults, and accounts for each job."""
 
 import time
 from collections import Counter
@@ -177,7 +177,7 @@ async def _until_over(stage: Stage, injector: Injector) -> None:
 
 
 async def _at_rest(tools: Toolbox, view: View) -> bool:
-    """Tell whether every job has come to its end; without recovery, also if it is stuck."""
+    """Tell whether every job has come to its end. Without recovery, it may also be stuck."""
     if view.outstanding == 0:
         return not any(tools.witness.in_hand(run.pid) > 0 for run in tools.supervisor.alive(Role.BARE_WORKER))
     if view.ready or tools.stage.recovery.promises:

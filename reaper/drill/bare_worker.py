@@ -1,4 +1,4 @@
-"""A worker as people have it already: a plain redis-py loop that has never heard of stream-reaper."""
+"""A plain redis-py loop without stream-reaper, as many users have it."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
 while not stopping:
     for _, entries in client.xreadgroup(group, consumer, {stream: ">"}, count=1, block=1000, **claim):
         for entry_id, job, *told in entries:  # with CLAIM, also how long it was idle, and its deliveries
-            if told and told[0] < 0:  # the server's clock was set back, and this is in somebody's hands
+            if told and told[0] < 0:  # the server's clock was set back, and another worker runs it
                 client.xclaim(stream, group, "returned-by-reaper", 0, [entry_id], retrycount=told[1], justid=True)
                 continue
             who = f"{job[b'n'].decode()} {entry_id.decode()} {os.getpid()}"

@@ -73,8 +73,8 @@ def _as_words(flags: Mapping[str, object]) -> list[str]:
 def _environment() -> dict[str, str]:
     """Return our environment without settings for reapers and workers, because the drill chooses them all.
 
-    The processes run in a folder of the drill, where no package of the same name shadows ours. They find ours where it
-    is installed, or in a checkout.
+    The processes run in a folder of the drill, where no other package shadows stream-reaper. They find it where it is
+    installed, or in a checkout.
     """
     others = ("REAPER_", "REDIS_URL", "OTEL_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(others)}

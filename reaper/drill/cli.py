@@ -45,7 +45,7 @@ Recovery:
 \b
 Faults, in seconds after the first job (* or as soon after as there is a process to hit):
 {chr(10).join(f"  {form.example:<20} {form.does}" for form in FORMS.values())}
-Where no reapers run, pause-holder only kills a worker, and the other faults of reapers are left out.
+Without reapers, pause-holder only kills a worker, and the other faults of reapers are left out.
 """
 _FIELDS = DrillSettings.model_fields
 _redis_option = click.option("--redis-url", envvar="REAPER_REDIS_URL", help=_FIELDS["redis_url"].description)
@@ -61,7 +61,7 @@ _format_option = format_option("Print text, or only the report as JSON.")
         "reaper drill --recovery embedded --fault kill-worker@4 --fault pause-redis@8+5",
         "reaper drill --redis-url redis://127.0.0.1:6379/5 --workers 8",
         ok="every job has the promised end",
-        no="a job or a write of a stale holder has not",
+        no="a job has not, or a write of a stale holder was not rejected",
     ),
 )
 @click.option(
@@ -84,7 +84,7 @@ _format_option = format_option("Print text, or only the report as JSON.")
 @_output_option
 @_format_option
 def drill(recovery: str, output: Path | None, machine: bool, **flags: Any) -> None:
-    """Play one drill; see `HELP`."""
+    """Play one drill (see `HELP`)."""
     with errors_as_sentences():
         flags["long_jobs"] = tuple(map(parse_long_jobs, flags["long_jobs"]))
         settings = load_settings(DrillSettings, flags=flags)
@@ -126,7 +126,7 @@ def demo(output: Path | None, machine: bool, **flags: Any) -> None:
 
 
 def _next_steps(program: str) -> list[str]:
-    """Return commands that can be typed: ``make demo`` starts a ``program`` that is not on the PATH."""
+    """Return commands that can be typed, because ``make demo`` starts a ``program`` that is not on the PATH."""
     reaper = "reaper" if shutil.which("reaper") or program.endswith(".py") else program
     drill_help, create = f"{reaper} drill --help", f"{reaper} groups create orders/billing"
     return [
@@ -149,7 +149,7 @@ def _conclusion(endings: list[Ending]) -> list[str]:
 
 
 def show_and_perform(plan: DrillPlan, *, machine: bool = False) -> list[Ending]:
-    """Play, and print the plan and the end of each act (nothing for ``machine``). Raises a StreamReaperError."""
+    """Play, and print the plan and the end of each act, unless ``machine``. Raises a StreamReaperError."""
     settings = plan.settings
     for recovery in plan.recoveries:
         settings.check(recovery)

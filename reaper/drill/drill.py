@@ -1,4 +1,4 @@
-"""A drill: a Redis, and one act for each recovery mode, with the same trace and the same faults."""
+"""Plays a drill on one Redis, with an act for each recovery mode, the same trace and the same faults."""
 
 import errno
 import os
@@ -99,7 +99,7 @@ async def _perform(
 
 def _check_space(folder: Path) -> None:
     """Raise OSError on a full disk, because the drill knows an execution only by the lines that the worker writes."""
-    if shutil.disk_usage(folder).free < 8_192:  # bytes: a file system may keep a page for itself
+    if shutil.disk_usage(folder).free < 8_192:  # a file system may keep a page for itself
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 

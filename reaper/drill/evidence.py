@@ -73,7 +73,7 @@ class Evidence:
         return {job.n: job for job in self.enqueued}
 
     def job_id(self, n: int) -> str:
-        """Return the ID of job ``n``; empty if the producer does not know it."""
+        """Return the ID of job ``n``. Empty if the producer does not know it."""
         return self.jobs[n].entry_id if n in self.jobs else ""
 
     @cached_property

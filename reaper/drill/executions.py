@@ -15,7 +15,7 @@ class Cause(StrEnum):
     WORKER_KILLED = "worker_killed"
     """A fault killed the process that ran it."""
     POISON = "poison"
-    """A poison job killed that process: the job itself, or one beside it."""
+    """A poison job killed that process. It may be the job itself."""
     WORKER_ENDED = "worker_ended"
     """That process ended for another reason."""
     REDIS_PAUSED = "redis_paused"
@@ -27,9 +27,9 @@ class Cause(StrEnum):
     UNSETTLED = "unsettled"
     """It was done in time, and its settlement did not come in time."""
     LATE = "late"
-    """It began late: its process did not run, or extend it, for a visibility timeout by the server's clock."""
+    """Its process did not run or extend it for a visibility timeout of the server's clock."""
     UNEXPLAINED = "unexplained"
-    """None of these: it was redelivered while a worker ran it."""
+    """It was redelivered while a worker ran it, for no known reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class SecondStart:
     worker: str
     previous_worker: str
     recovery_s: float | None
-    """From the end of the process that ran it before to this start; None if that process lived on."""
+    """Seconds from the end of the process that ran it before. None if that process lived on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _end_of(previous: ProcessRun, evidence: Evidence) -> Cause:
 
 
 def _cause_in_life(evidence: Evidence, before: Line, line: Line, done: Sequence[Line]) -> Cause:
-    """Return why ``line`` followed ``before``, whose process lived on."""
+    """Return why ``line`` followed ``before`` although the process of ``before`` lived on."""
     if evidence.redis_was(Effect.FORGETS, before.at, line.at):
         return Cause.FORGOTTEN
     if evidence.redis_was(Effect.AWAY, before.at, line.at):

@@ -1,4 +1,4 @@
-"""Faults and their times, in the form of the command line: ``kill-worker@4``, ``pause-redis@5+10``. Pure."""
+"""Faults and their times, in the form of the command line, as ``kill-worker@4`` or ``pause-redis@5+10``. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class FaultKind(StrEnum):
 
 
 LONG_JOBS = "long-jobs"
-"""No fault: more jobs at once, which an option of its own adds."""
+"""Further jobs at once, which the option ``--long-jobs`` adds. It is no fault."""
 _SECONDS = r"[0-9]{1,5}(?:\.[0-9]+)?"
 _JOBS = "[1-9][0-9]{0,3}|10000"
 _WORKERS = "half|all|w[1-9][0-9]{0,3}(?:,w[1-9][0-9]{0,3})*"
@@ -102,7 +102,7 @@ class Fault:
         return f"@{self.at.total_seconds():g}{f'+{self.lasts_s:g}' if self.lasts else ''}"
 
     def slots(self, of: int) -> set[str]:
-        """Return the slots of the workers to kill, out of ``of``: half of them (rounded up), all, or the named ones."""
+        """Return the slots of the workers to kill, which are half (rounded up) or all of ``of``, or the named ones."""
         shares = {"half": (of + 1) // 2, "all": of}
         named = self.amount.split(",")
         return {f"w{n}" for n in range(1, shares[self.amount] + 1)} if self.amount in shares else set(named)
@@ -146,14 +146,14 @@ def parse_long_jobs(text: str) -> Fault:
 
 DEFAULT_FAULTS = tuple(map(parse_fault, ("kill-worker@1.5", "poison@5", "kill-holder@8", "pause-holder@12")))
 """Far enough apart for ``max_deliveries`` 3. The killed worker's jobs have run again before the poison job
-comes (visibility timeout and longest job: 3.35 s), so no other job crashes more than twice before it runs alone."""
+comes (after at most 3.35 s), so no other job crashes more than twice before it runs alone."""
 
 DEMO_FAULTS = tuple(map(parse_fault, ("kill-worker@1", "poison@4.5", "kill-holder@7", "pause-holder@9.5")))
 """The same, a little closer together, so that three acts take about a minute."""
 
 
 def without_reapers(fault: Fault) -> Fault | None:
-    """Return the fault that is played if no reaper runs; None if there is none."""
+    """Return the fault that is played instead if no reaper runs, or None."""
     if fault.kind == FaultKind.PAUSE_HOLDER:  # it kills a worker first
         return replace(fault, kind=FaultKind.KILL_WORKER)
     return None if fault.kind in FORMS and FORMS[fault.kind].hits == "reapers" else fault

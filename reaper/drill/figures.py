@@ -1,4 +1,4 @@
-"""Spreads, and how the jobs fared that no fault hit: throughput and latency, in all and during faults. Pure."""
+"""Measures spreads, and the throughput and latency of jobs that no fault hit, in all and during faults. Pure."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,14 @@ from workers.protocol.messages import entry_ms
 HIT = frozenset({Cause.WORKER_KILLED, Cause.POISON, Cause.WORKER_ENDED})
 """Causes of second starts after the end of the process that ran the job."""
 COPING_TIMEOUTS = 2
-"""The time of a fault ends so many visibility timeouts after it: one to notice, one to run again."""
+"""Visibility timeouts after a fault that belong to its time, one to notice it and one to run the jobs again."""
 
 Window = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median, 99th percentile and maximum; None where there is nothing to measure."""
+    """Median, 99th percentile and maximum. None without values."""
 
     p50: float | None = None
     p99: float | None = None
@@ -29,7 +29,7 @@ class Spread:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Measure ``values`` by nearest rank: every figure is one that occurred."""
+    """Measure ``values`` by nearest rank, so every figure is one of them."""
     ordered = sorted(values)
     if not ordered:
         return Spread()
@@ -42,10 +42,10 @@ def spread(values: Iterable[float]) -> Spread:
 
 @dataclass(frozen=True, slots=True)
 class Healthy:
-    """How the jobs fared that are no poison, and that no process held when it died, while there were faults.
+    """Jobs during faults that are no poison, and that were not pending in a process when it died.
 
-    That is from each fault until two visibility timeouts after it, for poison until its last run would be over. Without
-    faults it is from the first job to the last completion.
+    The time of a fault lasts for two visibility timeouts after it, or for poison until its last run would be over.
+    Without faults, it is from the first job to the last completion.
     """
 
     jobs: int = 0
@@ -58,7 +58,7 @@ class Healthy:
 
 
 def healthy_jobs(evidence: Evidence, starts: Sequence[SecondStart]) -> Healthy:
-    """Measure the jobs that no fault hit; ``starts`` are all second starts."""
+    """Measure the jobs that no fault hit. ``starts`` are all second starts."""
     hit = {start.n for start in starts if start.cause in HIT} | _read_by_the_dead(evidence)
     enqueued = {
         job.n: entry_ms(job.entry_id) / 1000 - evidence.clock_ahead_s

@@ -1,4 +1,4 @@
-"""Reads from Redis what `reaper.drill.promises` judges: where each job of a group is, and what its journal says."""
+"""Reads the history that `reaper.drill.promises` judges, which is the place and the journal of each job of a group."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from workers.protocol.events import LifecycleEvent, decode_entry
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import DEAD_PREFIX, RESERVED_PREFIX, pair_up, read_metadata, text
 
-# Everything at one instant: a job that moves while we look would be seen twice or not at all.
+# All at one instant, because a job that moves meanwhile would be seen twice or not at all.
 _SNAPSHOT = """
 local group = ARGV[1]
 local function last_delivered(key)
@@ -51,7 +51,7 @@ Entry = tuple[bytes, Sequence[bytes]]
 
 
 async def read_state(client: Redis, keys: GroupKeys) -> FinalState:
-    """Return where every job of the group is, at one instant. Read the journal after it, not before."""
+    """Return the place of every job of the group at one instant. Read the journal after it, not before."""
     snapshot: Any = await client.eval(
         _SNAPSHOT,
         6,
@@ -82,7 +82,7 @@ async def read_events(client: Redis, keys: GroupKeys) -> list[LifecycleEvent]:
 
 
 def user_fields(flat: Sequence[bytes]) -> Pairs:
-    """Return what the producer wrote, without the fields of ours."""
+    """Return the producer's fields, without reserved ones."""
     return [pair for pair in pair_up(flat) if not pair[0].startswith(RESERVED_PREFIX)]
 
 

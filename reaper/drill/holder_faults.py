@@ -15,9 +15,9 @@ from reaper.drill.toolbox import PATIENCE_S, Toolbox
 from reaper.drill.worker_faults import NOBODY_BUSY, WorkerFaults
 
 FAILPOINT = "recover.before_write"
-"""Between deciding and writing: the holder has chosen the entries to recover, and has not sent the call yet."""
+"""Between deciding and writing, when the holder has chosen the entries to recover and has not sent the call."""
 ARMED_BEFORE_DUE_S = 0.25
-"""So early that a busy machine is in time. A holder that is stopped too early is continued and stopped again."""
+"""Early enough for a busy machine. A holder that is stopped too early continues, and is stopped again."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class HolderFaults:
                 if late:  # it has passed the failpoint at the last moment
                     await tools.within(PATIENCE_S, partial(tools.supervisor.is_paused, late))
                     tools.supervisor.resume(late)
-                return "no holder came to write a recovery"
+                return "no holder was about to recover a job"
             try:
                 await self._let_another_hold(paused)
             finally:
@@ -99,7 +99,7 @@ class HolderFaults:
             return None  # asked first, because arming it again forgets the reaper that has passed it
         caught = self._claimant()
         if caught and not supervisor.is_paused(caught):
-            return None  # about to stop itself: if it were continued before, it would stop for good
+            return None  # it is about to stop itself, and a SIGCONT before that would be lost
         if caught and await self._anything_overdue():
             return caught
         failpoints.arm(folder, FAILPOINT, "stop")

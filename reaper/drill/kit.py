@@ -32,7 +32,7 @@ class Kit:
     """The faults of `FaultKind`, on one server."""
 
     def server(self, settings: DrillSettings, folder: Path) -> AbstractAsyncContextManager[Server]:
-        """Give the server of a drill. Raises what `redis_at_hand` raises."""
+        """Give the server of a drill. Raises errors of `redis_at_hand`."""
         return redis_at_hand(settings.redis_url, folder)
 
     def names(self, run_id: str, recovery: Recovery) -> tuple[str, str]:
@@ -41,7 +41,7 @@ class Kit:
         return stream, f"{stream}-reapers"
 
     async def plays(self, tools: Toolbox) -> Mapping[str, Play]:
-        """Return a function for each kind of fault, before the act begins. Raises what redis-py raises."""
+        """Return a function for each kind of fault, before the act begins. Raises redis-py's errors."""
         workers = WorkerFaults(tools)
         holders = HolderFaults(tools, workers)
         return {
@@ -73,13 +73,13 @@ async def _pause_redis(tools: Toolbox, fault: Fault) -> str:
         await anyio.sleep(seconds)
     finally:
         process.resume()
-    tools.over(injected, "Redis goes on")
+    tools.over(injected, "Redis continues")
     return ""
 
 
 @dataclass(slots=True)
 class Injector:
-    """Injects the faults of one act, each at its time or, if it needs a process to hit, as soon after as there is one.
+    """Injects the faults of one act, each at its time, or when there is a process to hit.
 
     ``open`` counts the faults that are not over yet.
     """

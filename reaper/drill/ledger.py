@@ -1,4 +1,4 @@
-"""Accounts for every job of an act. Pure: rows in, ledger out.
+"""Accounts for every job of an act. Pure.
 
 Handlers write a line for each execution. Redis has the place of each job at the end. The journal has its settlement.
 `promises` judges. This module adds figures, causes, and the processes, payloads and faults of the drill.
@@ -121,7 +121,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
 
 
 def objections(ledger: Ledger, faults: Iterable[str]) -> list[str]:
-    """Return a sentence for each thing that is wrong. ``faults`` are the kinds that were asked for."""
+    """Return a sentence for each thing that is wrong. ``faults`` are the chosen kinds."""
     unexplained = [start.n for start in ledger.second_starts if start.cause is Cause.UNEXPLAINED]
     stale_missing = FaultKind.PAUSE_HOLDER in faults and ledger.stale_writes_rejected == 0
     found = {

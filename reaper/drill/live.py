@@ -1,4 +1,4 @@
-"""The screen of an act: a line each second, and one for each fault; or no output."""
+"""The screen of an act, with a line each second and one for each fault, or without output."""
 
 import textwrap
 from collections.abc import Callable, Coroutine, Iterable

@@ -1,4 +1,4 @@
-"""Reads the costs of an act: the server's counters, and the CPU time of every process."""
+"""Reads the costs of an act, which are the server's counters and the CPU time of every process."""
 
 import sys
 import time
@@ -20,9 +20,9 @@ class Usage:
     cpu_s: Mapping[str, float] = field(default_factory=dict)
     """CPU time by kind of process, also of those that have ended."""
     requests: float | None = 0
-    """Requests to this Redis, without the drill's own: reads from its sockets, so a pipeline is one request."""
+    """Requests to this Redis without the drill's own ones. A request is a read from a socket, so a pipeline is one."""
     redis_cpu_s: float | None = 0.0
-    """This and ``requests`` are None if they are unknown: of several servers, and if the server was started again."""
+    """This and ``requests`` are None with several servers, and after a restart of the server."""
     server_run: str | None = None
 
     def since(self, before: "Usage") -> "Usage":
@@ -41,7 +41,7 @@ def _less(now: float | None, before: float | None) -> float | None:
 def cpu_s(pid: int) -> float:
     """Return the CPU time in seconds that all threads of process ``pid`` have used.
 
-    0 where it has ended, and on systems other than Linux.
+    It is 0 after the end, and on systems other than Linux.
     """
     if not sys.platform.startswith("linux"):
         return 0.0
@@ -56,7 +56,7 @@ class Meters:
     """All meters of one act. Requests that ``client`` sends from now on are the drill's own, and not counted."""
 
     def __init__(self, client: Redis, *, counts: bool = True) -> None:
-        """``counts``: one server sees all requests. Several that fail over see parts, so Redis has no figures."""
+        """``counts`` means that one server sees all requests. Otherwise Redis has no figures."""
         self._client, self._counts, self._sent = client, counts, 0
         kind: Any = client.connection_pool.connection_class
 
@@ -69,7 +69,7 @@ class Meters:
         )
 
     async def read(self, processes: Iterable[ProcessRun]) -> Usage:
-        """Read them now. Raises what redis-py raises."""
+        """Read all meters now. Raises redis-py's errors."""
         used: dict[str, float] = {}
         for run in processes:
             used[run.role] = used.get(run.role, 0.0) + run.cpu_s

@@ -1,4 +1,4 @@
-"""Replays the trace: bare ``XADD`` at the planned times, as producers in any language do."""
+"""Replays the trace with plain ``XADD`` at the planned times, as producers in any language do."""
 
 import random
 import time
@@ -17,12 +17,12 @@ from workers.protocol.messages import text
 TICK_S = 0.02
 PAYLOAD_BYTES = 64
 _POISON_DURATION = timedelta(seconds=1)
-_BATCH = 50  # jobs in one pipeline: it fits into one read of the server's, and so counts as one request
+_BATCH = 50  # jobs in one pipeline, which the server reads at once, so it counts as one request
 
 
 @dataclass(slots=True)
 class Producer:
-    """Enqueues the planned jobs, and the poison jobs it is asked for; remembers what Redis accepted."""
+    """Enqueues the planned jobs and added ones, and remembers the jobs that Redis accepted."""
 
     stage: Stage
     jobs: Sequence[PlannedJob]
@@ -36,7 +36,7 @@ class Producer:
     _added: int = 0
 
     async def run(self) -> None:
-        """Enqueue each job when its time has come, counted from now. Raises what redis-py raises."""
+        """Enqueue each job when its time has come, counted from now. Raises redis-py's errors."""
         started, sent = anyio.current_time(), 0
         while sent < len(self.jobs):
             passed = timedelta(seconds=anyio.current_time() - started)
@@ -52,7 +52,7 @@ class Producer:
         return await self.add(count, _POISON_DURATION, poison=True)
 
     async def add(self, count: int, duration: timedelta, *, poison: bool = False) -> list[Enqueued]:
-        """Enqueue so many more jobs at once, each of which takes ``duration``."""
+        """Enqueue ``count`` more jobs at once, each of which takes ``duration``."""
         first = len(self.jobs) + self._added + 1
         self._added += count
         return await self._enqueue([PlannedJob(first + n, timedelta(0), duration) for n in range(count)], poison=poison)

@@ -1,4 +1,4 @@
-"""The drill's worker program, as a user would write one: each job sleeps as long as its trace says.
+"""The worker program of a drill, as a user would write it. Each job sleeps for its duration in the trace.
 
     DRILL_LEDGER=<file> worker run reaper.drill.program:worker
 

@@ -1,4 +1,4 @@
-"""The one judge of the promises (`docs/internals/architecture.md`): it gets a history, and returns violations. Pure.
+"""The one judge of the promises (`docs/internals/architecture.md`). It returns the violations in a history. Pure.
 
 The drill, the tests, the benchmarks and the simulation judge by it. I6 is about an end, so they wait for it themselves.
 `reaper.drill.history` reads a history from Redis.
@@ -26,7 +26,7 @@ _UNCOUNTED = frozenset({"not_released", "never_arrived"})
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A handler's own note: it has started a job, or completed it."""
+    """A note of a handler that it has started or completed a job."""
 
     job: str
     generation: int = 0
@@ -55,7 +55,6 @@ class FinalState:
     released: int = 0
     retry_entries: int = 0
     """Length of the retry stream. Settled entries are deleted there."""
-    """Notes on jobs that were given back where they are; those of what foreign workers have settled go later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +65,12 @@ class History:
     """The user's fields by job ID, of every entry that Redis accepted."""
     state: FinalState
     events: Sequence[LifecycleEvent] = ()
-    """The group's part of the journal, complete and in order. Empty where nothing was journalled."""
+    """The group's part of the journal, complete and in order. Empty without a journal."""
     starts: Sequence[Execution] = ()
     completions: Sequence[Execution] | None = None
     """None if handlers wrote no notes."""
     endings: Sequence[Execution] | None = None
-    """Executions that failed, hung or ended their process, as handlers wrote down just before. None where none did."""
+    """Executions that failed, hung or ended their process, as handlers wrote down just before. None without notes."""
     visibility_ms: int = 30_000
     max_deliveries: int = 3
     """The highest, if it was changed meanwhile."""
@@ -84,7 +83,7 @@ class History:
     lost_deliveries: frozenset[tuple[str, str]] = frozenset()
     """Deliveries that the server has forgotten, by entry ID and consumer. It delivers their entries again."""
     poison: frozenset[str] | None = None
-    """The jobs that may be dead-lettered for `max_deliveries`. None: not judged."""
+    """The jobs that may be dead-lettered for `max_deliveries`. None = not judged."""
     finished: bool = False
     """All work should be done, with no job ready, pending or scheduled (I7)."""
     ids_are_times: bool = False
@@ -137,7 +136,7 @@ def check_now(history: History) -> list[str]:
 
 
 def no_loss(history: History) -> Iterator[str]:
-    """I1: an accepted job is ready, pending, scheduled, settled or dead. A settled job was executed."""
+    """Judge I1. An accepted job is ready, pending, scheduled, settled or dead, and a settled job was executed."""
     for job, fate in fates(history).items():
         if fate is Fate.LOST:
             yield f"I1: job {job} was enqueued and is nowhere: not ready, pending, scheduled, settled or dead"
@@ -149,7 +148,7 @@ def no_loss(history: History) -> Iterator[str]:
 
 
 def no_early_recovery(history: History) -> Iterator[str]:
-    """I2: no entry is recovered before its visibility timeout. Entries without an owner (idle -1) are due at once."""
+    """Judge I2. No entry is recovered before its visibility timeout. Entries without an owner are due at once."""
     for event in filter(is_timed, history.events):
         early = early_ms(history, event)
         if early > 0:
@@ -172,7 +171,7 @@ def early_ms(history: History, event: LifecycleEvent) -> int:
 
 
 def fenced(history: History) -> Iterator[str]:
-    """I3: only the holder of the lease acts on the group. Before the first term in the journal, no one can tell."""
+    """Judge I3. Only the holder of the lease acts on the group. Before the first journaled term, all may act."""
     holder, token = None, None
     for event in history.events:
         if event.event == EventName.LEASE_TAKEN:
@@ -189,14 +188,14 @@ def fenced(history: History) -> Iterator[str]:
 
 
 def settled_once(history: History) -> Iterator[str]:
-    """I4: a delivery is settled once, and a generation of a job ends once."""
+    """Judge I4. A delivery is settled once, and a generation of a job ends once."""
     if not history.ends_kept:
         return
     settled = [
         event for event in history.events if event.event in _SETTLEMENTS and {"entry", "delivery"} <= event.data.keys()
     ]
     least = history.max_deliveries if history.least_deliveries is None else history.least_deliveries
-    # A delivery that does not count is followed by another one of its number: of a copy, or of the same entry.
+    # After a delivery that does not count, another one of the copy or of the same entry has its number.
     # If the limit was lowered meanwhile, that number is the limit, because the job runs once more.
     uncounted = Counter(
         (job, entry, number)
@@ -249,7 +248,7 @@ def _beside_another(holders: set[tuple[str, str]], history: History) -> int:
 
 
 def deliveries_limited(history: History) -> Iterator[str]:
-    """I5: at most `max_deliveries` counted runs of a generation, then one whole dead letter. Other jobs are not hit."""
+    """Judge I5. A generation has at most `max_deliveries` counted runs, then one dead letter of its own."""
     uncounted = Counter(_generation(event) for event in history.events if gives_a_delivery_back(event))
     starts = Counter((start.job, start.generation) for start in history.starts)
     for (job, generation), times in starts.items():
@@ -260,14 +259,14 @@ def deliveries_limited(history: History) -> Iterator[str]:
 
 
 def in_one_place(history: History) -> Iterator[str]:
-    """I1: a job that moves is never in two places, because one script writes its copy and ends the original."""
+    """Judge I1 at an instant. No job is in two places, because one script writes its copy and ends the original."""
     for job, names in places(history.state).items() if history.ends_kept else ():
         if len(names) > 1:
             yield f"I1: job {job} is in more than one place: {' and '.join(names)}"
 
 
 def back_to_baseline(history: History) -> Iterator[str]:
-    """I7: when the work is done, no state of it is left."""
+    """Judge I7. After the work, no state of it is left."""
     if not history.finished:
         return
     state = history.state

@@ -1,4 +1,4 @@
-"""The drill's questions to Redis. All are reads."""
+"""Reads the state of Redis for a drill."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Pending, entry_order, pair_up, read_metadata, text
 
 MOST = 1_000_000
-"""Pending entries: no drill has more jobs."""
+"""Pending entries to read. A drill has fewer jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def _last_delivered(stage: Stage, groups: Sequence[Mapping[Any, Any]]) -> bytes:
 async def waiting_readers(stage: Stage) -> int:
     """Return how many clients of this Redis wait in an ``XREADGROUP``.
 
-    A worker that waits for its first job is visible only there: before Redis 7.2 it becomes a consumer with that job.
+    A worker that waits for its first job is visible only there, because before Redis 7.2 it is no consumer yet.
     """
     clients = await stage.client.client_list()
     return sum("b" in text(client["flags"]) and text(client["cmd"]) == "xreadgroup" for client in clients)
@@ -93,7 +93,7 @@ async def holder(stage: Stage) -> str:
 
 
 def belongs_to(name: str, process: str) -> bool:
-    """Tell whether a consumer or holder is ``process``: its name, alone or followed by ``.`` or ``-`` and a nonce."""
+    """Tell whether a consumer or holder is ``process``. A nonce may follow its name, after ``.`` or ``-``."""
     return name == process or name.startswith((f"{process}.", f"{process}-"))
 
 

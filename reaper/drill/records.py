@@ -36,7 +36,7 @@ class ProcessRun:
     killed_at: float | None = None
     """The time at which a fault killed it."""
     stopped: bool = False
-    """The drill has told it to stop, at the end of the act."""
+    """The drill has stopped it, at the end of the act."""
     cpu_s: float = 0.0
     """CPU time in seconds, at its end or at the latest reading."""
 
@@ -79,7 +79,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a job's handler: the truth about executions, independent of Redis."""
+    """One line of a job's handler. The lines are the truth about executions, independent of Redis."""
 
     step: Step
     n: int
@@ -114,7 +114,7 @@ class Effect(Flag):
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """A fault that was injected: its kind, its target and its time."""
+    """A fault that was injected, with its kind, target and time."""
 
     kind: str
     target: str
@@ -132,7 +132,7 @@ class InjectedFault:
 
 @dataclass(frozen=True, slots=True)
 class MissedFault:
-    """A fault that could not be injected, and why."""
+    """A fault that could not be injected, with the reason."""
 
     kind: str
     why: str

@@ -1,4 +1,4 @@
-"""Finds a Redis for the drill: the one at ``--redis-url``, or one that the drill starts in an empty folder."""
+"""Finds the Redis at ``--redis-url``, or starts one for the drill in an empty folder."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,11 +23,11 @@ class Server:
 
     url: str
     release: str
-    """Product and version, such as ``Valkey 9.1.2``."""
+    """Product and version, for example ``Valkey 9.1.2``."""
     description: str
-    """For people: which one it is, and where."""
+    """Product, version and place, for people."""
     process: RedisServer | None = None
-    """The server that the drill has started; None for one at ``--redis-url``."""
+    """The server that the drill has started. None for one at ``--redis-url``."""
     single: bool = True
     """One server has all keys, so its counters cover the whole act."""
 
@@ -37,7 +37,7 @@ class Server:
         return self.process is not None
 
     async def knows_claim(self) -> bool:
-        """Return whether it knows ``XREADGROUP … CLAIM``. Raises what redis-py raises."""
+        """Return whether it knows ``XREADGROUP … CLAIM``. Raises redis-py's errors."""
         client = commands_client(self.url)
         try:
             return bool(await knows_claim(client, "stream-reaper:nobody"))
@@ -53,7 +53,7 @@ class Server:
         )
 
     def client(self, *, patience_s: float, key: str = "") -> Redis:
-        """Return a client for the slot of ``key`` that waits so much longer than usual for an answer."""
+        """Return a client for the slot of ``key`` that waits ``patience_s`` longer than usual for an answer."""
         return commands_client(self.url, key=key, timeout_s=COMMAND_TIMEOUT_S + patience_s)
 
 

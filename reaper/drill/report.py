@@ -40,7 +40,7 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
 
 
 def usage_as_json(usage: Usage, *, jobs: int) -> dict[str, Any]:
-    """Return CPU time and requests for a report: in all, and a job (CPU in microseconds)."""
+    """Return CPU time and requests for a report, in all and a job (CPU in microseconds)."""
 
     def per_job(amount: float | None, scale: float = 1.0) -> float | None:
         return None if amount is None or not jobs else amount * scale / jobs

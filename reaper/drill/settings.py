@@ -25,9 +25,9 @@ from workers.runtime.settings import SHORTEST_VISIBILITY, Seconds, Section, seco
 
 MOST_MS = LONGEST / timedelta(milliseconds=1)
 MORE_PATIENCE_S = 60.0
-"""For the start of processes, and for faults that wait for something to hit."""
+"""Seconds for the start of processes, and for faults that wait for a process to hit."""
 GENERATED_JOBS, GENERATED_RATE = 1_000, 70.0
-"""How many, and jobs a second: with the generated durations about 20 are in flight at a time."""
+"""The number of generated jobs, and jobs a second. About 20 are in flight at a time."""
 NO_OPTIONS = ("faults", "long_jobs", "max_deliveries")
 """Fields that are not options of their own."""
 IN_PLACE = "in-place"
@@ -38,7 +38,7 @@ class DrillSettings(Section):
     """The settings of a drill. Timeouts are short, so that you can watch it. They are not for production."""
 
     forms: ClassVar[Mapping[str, Form]] = FORMS
-    """The kinds of faults that can be asked for."""
+    """The kinds of faults that can be chosen."""
 
     trace: Path | None = Field(
         None, description="CSV file: TIMESTAMP,ContextTokens,GeneratedTokens. Default: a generated one."
@@ -61,7 +61,7 @@ class DrillSettings(Section):
     )
     lease_ttl: Seconds = seconds(1.5, "How long a lease lasts without a tick, at most.", least=timedelta(seconds=0.5))
     redis_url: str | None = Field(
-        None, repr=False, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
+        None, repr=False, description="A Redis to use. The drill uses only keys of its own. Default: it starts one."
     )
     keep_keys: bool = Field(
         False, description="Leave this drill's streams and journals in the Redis of --redis-url (see --output)."
@@ -92,7 +92,7 @@ class DrillSettings(Section):
 
     @property
     def ttl(self) -> timedelta:
-        """How long a lease really lasts without a tick: a short visibility timeout makes it shorter."""
+        """How long a lease lasts without a tick. A short visibility timeout makes it shorter."""
         return min(self.lease_ttl, max(timedelta(seconds=1), self.visibility_timeout / 4))
 
     @property
@@ -102,12 +102,12 @@ class DrillSettings(Section):
 
     @property
     def look_s(self) -> float:
-        """Seconds between two looks at Redis, for the screen and for the end."""
+        """Seconds between two reads of the state of Redis."""
         return 1.0 if self.quiet else 0.2
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of faults that are asked for."""
+        """The chosen kinds of faults."""
         return frozenset(fault.kind for fault in self.faults)
 
     @property
@@ -157,7 +157,7 @@ class DrillSettings(Section):
         return (last + executions + timeouts).total_seconds() + MORE_PATIENCE_S
 
     def for_jobs(self, jobs: Sequence[PlannedJob]) -> Self:
-        """Return the settings for these jobs: without a bare worker if a job reaches the visibility timeout.
+        """Return the settings for these jobs, without a bare worker if a job reaches the visibility timeout.
 
         A bare loop sends no heartbeats, so these jobs would start again and again there, and become dead letters.
         """
@@ -171,7 +171,7 @@ class DrillSettings(Section):
         return self.model_copy(update={"faults": tuple(fault for fault in self.faults if fault.at < last)})
 
     def adapted(self, recovery: Recovery) -> list[tuple[Fault, Fault | None]]:
-        """Return each fault that was asked for, with the one that is played instead, or None."""
+        """Return each chosen fault with the one that is played instead, or None."""
         return [(fault, fault if recovery.by_reapers else without_reapers(fault)) for fault in self.faults]
 
     def faults_for(self, recovery: Recovery) -> tuple[Fault, ...]:
@@ -198,7 +198,7 @@ class DrillSettings(Section):
             raise ConfigurationError("--fault pause-holder needs a second reaper. Set --reapers to 2 or more.")
 
     def as_json(self, recovery: Recovery) -> dict[str, Any]:
-        """Return the settings for a report; durations are seconds."""
+        """Return the settings for a report. Durations are seconds."""
         return {
             "workers": self.workers,
             "bare_worker": self.has_bare_worker,

@@ -1,4 +1,4 @@
-"""The stage of an act: its keys, its clients, its folder."""
+"""The keys, the clients and the folder of an act."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ GROUP = "workers"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One act's own stream, group, namespace and folder. Nothing else in this Redis is touched."""
+    """The stream, group, namespace and folder of one act. It uses no other key of this Redis."""
 
     client: Redis
     """For the keys of the group."""

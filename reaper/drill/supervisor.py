@@ -19,7 +19,7 @@ RESTART_DELAY_S = 1.0
 STOP_TIMEOUT_S = 15.0
 LOG_TAIL = 2_000
 
-_FALSE_STARTS, _FALSE_START_S = 3, 5.0  # so many ends in a row that soon after the start are no accident
+_FALSE_STARTS, _FALSE_START_S = 3, 5.0  # this many ends in a row, this soon after the start, are no accident
 
 
 class ProcessFailedError(StreamReaperError):
@@ -27,12 +27,12 @@ class ProcessFailedError(StreamReaperError):
 
 
 Command = tuple[Sequence[str], Mapping[str, str]]
-"""How to start a process: its words and its environment."""
+"""The command line and the environment of a process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place for one process at a time. ``command`` gets the name of the process: ``w1-2`` is the second of w1."""
+    """A place for one process at a time. ``command`` gets the name of the process (``w1-2`` is the second of w1)."""
 
     name: str
     role: Role
@@ -49,7 +49,7 @@ class _Running:
 
 @dataclass(slots=True)
 class Supervisor:
-    """Keeps one process running in each slot. Their output is in ``folder``: ``<name>.out`` and ``<name>.log``."""
+    """Keeps one process running in each slot. Its output is in ``<name>.out`` and ``<name>.log`` of ``folder``."""
 
     folder: Path
     on_end: Callable[[ProcessRun], None] = lambda _: None
@@ -126,7 +126,7 @@ class Supervisor:
         )
 
     def forgive(self, seconds: float) -> None:
-        """Do not count failed starts for so long, because Redis is away."""
+        """Do not count failed starts for ``seconds``, because Redis is away."""
         self._forgives_until = max(self._forgives_until, time.monotonic() + seconds)
 
     def hold_back(self, role: Role) -> None:
@@ -145,7 +145,7 @@ class Supervisor:
         return self.history
 
     def kill(self, run: ProcessRun) -> bool:
-        """Kill -9; return False if it has ended by itself meanwhile."""
+        """Kill a process (SIGKILL). Return False if it has ended by itself meanwhile."""
         if run.name not in self._running:
             return False
         run.killed_at = time.time()

@@ -16,7 +16,7 @@ from reaper.drill.witness import Witness
 from workers.protocol.events import EventName, event_fields
 
 PATIENCE_S = 15.0
-"""How long the effect of a fault is waited for, beyond the timeouts it depends on."""
+"""How long to wait for the effect of a fault, beyond the timeouts that it depends on."""
 
 _POLL_S = 0.01
 _T = TypeVar("_T")
@@ -32,9 +32,9 @@ class Toolbox:
     witness: Witness
     injected: list[InjectedFault] = field(default_factory=list)
     waiting: int = 0
-    """Faults whose time has come and that find nothing to hit."""
+    """Due faults that wait for a process to hit."""
     nothing_left: bool = False
-    """Set from outside: there will be nothing more to hit, so no fault needs to wait for it."""
+    """Set when no process to hit will come any more, so no fault needs to wait for one."""
     started_at: float = 0.0
     news: list[tuple[float, str]] = field(default_factory=list)
     """Sentences, each with the seconds since the start."""

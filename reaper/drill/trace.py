@@ -1,6 +1,6 @@
 """Traces, which are lists of arrivals and durations of jobs. One function reads a file. The others are pure.
 
-The format is that of the Azure LLM inference trace: ``TIMESTAMP,ContextTokens,GeneratedTokens``. A job takes context
+The format is that of the Azure LLM inference trace (``TIMESTAMP,ContextTokens,GeneratedTokens``). A job takes context
 tokens times prefill time plus generated tokens times decode time, so most jobs are short, and a few are slow but alive.
 
 Errors name the options of a trace, for example ``--trace``.
@@ -22,9 +22,9 @@ MAX_DIGITS = 9
 MOST_JOBS = 1_000_000
 """Jobs of a drill, because its ledger knows each of them."""
 LONGEST = timedelta(days=1)
-"""No job comes later after the first one, and none takes longer. Beyond that a unit is wrong."""
+"""The latest arrival after the first job, and the longest job. Beyond that, a unit is wrong."""
 LONGEST_LINE = 10_000
-"""Characters. A file without lines, such as a device, would be read for ever."""
+"""Characters, because reading a file without lines, for example a device, would never end."""
 
 # The generated trace is about as heavy-tailed as the real one, and shorter, for a demo.
 _CONTEXT_MEDIAN, _CONTEXT_SIGMA, _CONTEXT_MAX = 2_000, 0.8, 8_000

@@ -1,4 +1,4 @@
-"""Watches an act: reads the lines of the jobs, the journals, and the state of Redis. It only reads."""
+"""Reads the lines of the jobs, the journals, and the state of Redis during an act. It only reads."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Witness:
         self._journals = {self.stage.namespace.journal: _BEGINNING, self.stage.keys.journal: _BEGINNING}
 
     async def run(self) -> None:
-        """Look again and again until cancelled. Raises what redis-py raises."""
+        """Read again and again until cancelled. Raises redis-py's errors."""
         while True:
             await self.look()
             await anyio.sleep(self.stage.settings.look_s)
@@ -72,7 +72,7 @@ class Witness:
         return whole.decode("ascii")
 
     async def read_journals(self) -> None:
-        """Read the events that are new. Raises what redis-py raises."""
+        """Read the events that are new. Raises redis-py's errors."""
         for journal in self._journals:
             while entries := await self._read_on(journal):
                 self._journals[journal] = entries[-1][0]

@@ -13,7 +13,7 @@ from reaper.drill.toolbox import Toolbox
 from workers.protocol.messages import Pending, counted
 
 MANY, WAIT_FOR_MANY_S = 4, 5.0
-"""The worker to kill has so many jobs in flight, or after so many seconds at least one."""
+"""Jobs in flight of the worker to kill, and seconds after which one is enough."""
 NOBODY_BUSY = "no worker had jobs in flight"
 STAND_STILL_S = 5.0
 """How long to wait until a process has stopped, on a busy machine."""
@@ -50,7 +50,7 @@ class WorkerFaults:
         return stranded
 
     async def _strike(self, fault: Fault, least: int) -> list[ProcessRun] | None:
-        """Kill the workers to hit; None if there is none now."""
+        """Kill the workers to hit. None if there is none now."""
         victims = await self._victims(fault, least)
         stopped = await self._caught(victims) if victims else []
         return [run for run in stopped if self.tools.supervisor.kill(run)] or None
@@ -72,9 +72,9 @@ class WorkerFaults:
     async def _caught(self, runs: Sequence[ProcessRun]) -> list[ProcessRun]:
         """Stop workers, and return those that may crash. They stay stopped, and the others continue.
 
-        A worker that runs a job on its last delivery is spared, because a third crash makes a dead letter of it, as
-        promised, and a drill must know its dead letters beforehand. The worker is stopped first, because otherwise it
-        could begin a job on its last delivery meanwhile.
+        A worker that runs a job on its last delivery is spared. Another crash would make a dead letter of the job, and
+        a drill must know its dead letters beforehand. The worker is stopped first, because otherwise it could begin a
+        job on its last delivery meanwhile.
         """
         tools, supervisor = self.tools, self.tools.supervisor
         stopped = list(runs)
@@ -121,7 +121,7 @@ class WorkerFaults:
             await anyio.sleep(seconds)
         finally:
             tools.supervisor.resume(run)
-        tools.over(injected, f"worker {run.name} goes on")
+        tools.over(injected, f"worker {run.name} continues")
         return ""
 
     async def _freeze(self) -> tuple[ProcessRun, int] | None:

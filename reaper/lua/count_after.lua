@@ -1,11 +1,11 @@
--- Reads only: counts the entries behind an ID, in the server, because their payloads would have to travel otherwise.
+-- Counts the entries behind an ID in the server, so that their payloads need not travel.
 --
 -- KEYS[1] source  orders, or {orders}:retry:billing  stream
 -- ARGV[1] the ID to count from, exclusive  ARGV[2] how many to count at most
 -- ARGV[3] payload bytes to look at, after which the rest is left for the next call
 --
 -- Returns {counted, last ID counted, end of the stream reached (1|0), first ID counted ('' = none)}.
--- Fence: none; it writes nothing.
+-- Fence: none, because it writes no key.
 
 --- @prelude
 

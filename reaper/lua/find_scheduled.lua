@@ -1,11 +1,11 @@
--- Reads only: looks for one job among the members of a schedule, in the server, because members hold whole payloads.
+-- Searches one job among the members of a schedule in the server, because members hold whole payloads.
 --
 -- KEYS[1] schedule  {orders}:scheduled:billing or {orders}:scheduled  sorted set
 -- ARGV[1] job ID, or the entry ID the job had  ARGV[2] rank to start at  ARGV[3] members to look at in this call
 --
 -- Returns {next rank (-1 = all were looked at)}, or {-1, score, job ID, deliveries, generation, first ms, entry
--- ID} where it was found.
--- Fence: none; it writes nothing.
+-- ID} if it was found.
+-- Fence: none, because it writes no key.
 
 --- @prelude
 

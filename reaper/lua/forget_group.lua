@@ -1,4 +1,4 @@
--- group of ours -> plain group: an operator removes what we keep of it; jobs that wait with us become ready first.
+-- group of ours -> plain group: an operator removes our keys of the group. Scheduled jobs become ready first.
 --
 -- KEYS[1] to KEYS[8] as in keys.lua (KEYS[1] is the stream)
 -- KEYS[9] lease      {orders}:lease:billing  string
@@ -6,14 +6,14 @@
 -- ARGV[4] payload bytes after which the rest of the jobs is put off
 --
 -- Returns {code, jobs made ready by this call, detail}:
---   'done'           everything is removed but dead letters and the journal
---   'embedded'       workers look after it by themselves; detail = one of them. Nothing was done
+--   'done'           all keys are removed, except dead letters and the journal
+--   'embedded'       its workers recover jobs; detail = one of them. All keys stay
 --   'more'           jobs are still waiting in the schedule: call again
---   'served'         a replica holds the lease; detail = the lease. Nothing was done
+--   'served'         a replica holds the lease; detail = the lease. All keys stay
 --   'no_group'       jobs wait in the schedule, and there is no group for which they could become ready
 --   'held'           a waiting job cannot be made ready; detail = why
 --   'retry_waiting'  the retry stream holds jobs that are not settled; detail = how many entries it has
--- Fence: the lease must be free, and no embedded worker may look after the group.
+-- Fence: the lease must be free, and no embedded worker may be registered.
 
 --- @keys
 --- @prelude

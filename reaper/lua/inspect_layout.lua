@@ -1,10 +1,10 @@
--- Tells whether a policy can work with a stream's layout. Writes nothing: for observers.
+-- Reads whether a policy can work with a stream's layout, for observers.
 --
 -- KEYS[1] stream  orders  stream
 -- ARGV[1] policy
 --
--- Returns why not: '' | several_groups | explicit_ids.
--- Fence: none; nothing is written.
+-- Returns '' if it can, or the reason: several_groups | explicit_ids.
+-- Fence: none, because it writes no key.
 
 local stream = KEYS[1]
 

@@ -1,12 +1,12 @@
--- ours -> offered to one replica for a moment, or free. The notice on the lease's channel wakes those who wait for it.
+-- ours -> offered to one replica for a moment, or free. A notice on the lease's channel wakes the waiting replicas.
 --
 -- KEYS[1] lease      {orders}:lease:billing   string
 -- KEYS[2] settings   {orders}:group:billing   hash
 -- KEYS[3] journal    {orders}:journal         stream
--- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] holder  ARGV[4] to which replica ('' = to any)
--- ARGV[5] for how long it is offered, in ms  ARGV[6] why
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] holder  ARGV[4] replica that gets it ('' = any)
+-- ARGV[5] ms for which it is offered  ARGV[6] reason
 --
--- Returns 1, or 0: not ours.
+-- Returns 1, or 0 if the caller does not hold the lease.
 -- Fence: the whole value is compared.
 
 local lease, settings, journal, holder, to = KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[4]

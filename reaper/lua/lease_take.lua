@@ -8,15 +8,16 @@
 -- ARGV[6] policy  ARGV[7] visibility timeout in ms  ARGV[8] max_deliveries
 -- ARGV[9] token of the term that is to go on ('0' = a new term begins). Then the lease must still be ours
 --
--- Returns {1, token, server time in ms, why the policy cannot work here ('' | several_groups | explicit_ids), the settings before: policy,
+-- Returns {1, token, server time in ms, reason why the policy cannot work ('' | several_groups | explicit_ids), the settings before: policy,
 -- visibility_ms, max_deliveries, recovery},
--- or {0, who holds the lease, for how many ms}: nothing was done.
--- Where a value is lower than before, the former one is kept for a while as `former_…`, for workers that cannot know better yet.
--- Fence: nobody else holds the lease. Our own value counts as taken: it is what a lost reply looks like. The token is for people.
+-- or {0, lease of another replica, ms that it has left}.
+-- If a value is lower than before, the former one is kept for a while as `former_…`, for workers that still use it.
+-- Fence: no other replica holds the lease. The caller's own value counts as taken, because the reply to an earlier call may be lost.
 
 --- @keys
 --- @prelude
 
+local FORMER_MS = 35000 -- workers read the group settings every 30 s (REFRESH_S in workers/loop/membership.py), and a call takes up to 5 s
 local lease, holder, ttl, policy, visibility, limit, goes_on = KEYS[9], ARGV[3], tonumber(ARGV[4]), ARGV[6], ARGV[7], ARGV[8], tonumber(ARGV[9])
 
 local was = redis.call('GET', lease)
@@ -43,6 +44,7 @@ if was ~= holder and maxlen > 0 then -- an idle group gets no journal only for t
     'token', digits(token))
 end
 
+local in_force = read_settings()
 local before = redis.call('HMGET', settings, 'policy', 'visibility_ms', 'max_deliveries', 'recovery')
 local had_visibility, had_limit = whole_number(before[2], math.huge), whole_number(before[3], math.huge)
 
@@ -55,10 +57,12 @@ local function keep_former(name, known, is_open)
 end
 
 if had_visibility > tonumber(visibility) or had_limit > tonumber(limit) then
-  local is_open = whole_number(redis.call('HGET', settings, 'former_until'), 0) > at
+  local is_open = whole_number(redis.call('HGET', settings, 'former_left'), 0) > 0
   keep_former('former_visibility_ms', had_visibility, is_open)
   keep_former('former_max_deliveries', had_limit, is_open)
-  redis.call('HSET', settings, 'former_until', digits(at + FORMER_MS))
+  -- The next beat takes off what has passed since the last one, unless that is a gap.
+  local since_beat = in_force and not has_gap(in_force) and math.max(0, at - in_force.beat) or 0
+  redis.call('HSET', settings, 'former_left', digits(FORMER_MS + since_beat))
 end
 redis.call('HSET', settings, 'policy', policy, 'visibility_ms', visibility, 'max_deliveries', limit, 'recovery', 'reaper')
 

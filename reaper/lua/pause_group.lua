@@ -1,14 +1,14 @@
--- The brake of a group: while it is on, no replica recovers or releases anything there.
+-- Pauses or resumes recovery of a group. While it is paused, no replica recovers or releases a job there.
 --
 -- KEYS[1] settings  {orders}:group:billing  hash
 -- ARGV[1] '1' = pause, '0' = resume
 --
--- Returns 1 changed, 0 it was so already.
--- Fence: none; it is an operator's word, and the scripts of every replica honour it.
+-- Returns 1 if that changed the group, else 0.
+-- Fence: none. The scripts of all replicas read it.
 
 local settings = KEYS[1]
 
--- Harmless, and a write: an operator can pull the brake under maxmemory too.
+-- Harmless, and a write, so that an operator can pause a group under maxmemory.
 redis.call('HDEL', settings, '')
 if ARGV[1] == '0' then
   return redis.call('HDEL', settings, 'paused')

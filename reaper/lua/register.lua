@@ -1,18 +1,18 @@
--- A replica says that it lives, and learns which others do.
+-- A replica registers, and gets the live replicas that may hold groups.
 --
--- KEYS[1] replicas  {reaper}:replicas  hash: what each says of itself
--- KEYS[2] live      {reaper}:live      sorted set: digest of its settings, a slash, its ID; by the time of its last sign of life
--- KEYS[3] drained   {reaper}:drained   sorted set: ID, by the time until when it is to hold no group
--- KEYS[4] groups    {reaper}:groups    hash: the groups that each watches, one a line
+-- KEYS[1] replicas  {reaper}:replicas  hash: the heartbeat of each replica (JSON)
+-- KEYS[2] live      {reaper}:live      sorted set: digest of the settings, a slash and the ID, by the time of the latest registration
+-- KEYS[3] drained   {reaper}:drained   sorted set: ID, by the time until which it takes no group
+-- KEYS[4] groups    {reaper}:groups    hash: the watched groups of each replica, one a line
 -- KEYS[5] watched   {reaper}:watched   hash: groups that settings do not name; field 'version' changes with any other
 -- KEYS[6] scanned   {reaper}:scanned   sorted set: digest, by the time of the next scan for the patterns of these settings
--- ARGV[1] digest  ARGV[2] ID  ARGV[3] what it says of itself (JSON, '' = as before)  ARGV[4] ms after which a silent replica is gone
+-- ARGV[1] digest  ARGV[2] ID  ARGV[3] heartbeat (JSON, '' = as before)  ARGV[4] ms after which a silent replica is not alive
 -- ARGV[5] ms after which it is forgotten  ARGV[6] the groups that it watches ('' = as before)
 -- ARGV[7] ms from one scan to the next ('' = this replica does not scan)
 --
--- Returns {server time in ms, 1 if its groups are known, version of the groups in `watched` ('' = none), 1 if the replica is to scan
--- now, else 0; ID of a live replica with the same digest that may hold groups…}.
--- Fence: none; a replica writes for itself, and forgets those that are long gone.
+-- Returns {server time in ms, 1 if its groups are known, version of the groups in `watched` ('' = none), 1 if it is the turn of this
+-- replica to scan, else 0; ID of a live replica with the same digest that may hold groups…}.
+-- Fence: none. A replica writes its own fields, and removes replicas that have been silent for long.
 
 --- @prelude
 

@@ -1,13 +1,13 @@
--- pending -> reported: deliveries that Redis forgot because somebody deleted their consumer, or destroyed the group.
+-- pending -> reported: deliveries that Redis lost because a third party deleted their consumer, or destroyed the group.
 --
--- Nothing is restored here: whether a delivery was acknowledged or dropped may be in doubt, so a person decides (`reaper groups requeue`).
+-- The script restores no delivery, because it may have been acknowledged. An operator decides (`reaper groups requeue`).
 -- The caller leaves out entries that the journal names as settled. The script leaves out entries that are pending again, entries whose
 -- payload is gone, and entries behind the group's position, because the group delivers those again.
 --
 -- KEYS[1] to KEYS[8] as in keys.lua (KEYS[1] is the stream in which the deliveries were pending)
 -- KEYS[9] lease  {orders}:lease:billing  string
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] lease of the caller  ARGV[4] token
--- ARGV[5] consumer that held the deliveries  ARGV[6] '1' = nobody can have acknowledged them ('0' = in doubt)
+-- ARGV[5] consumer that held the deliveries  ARGV[6] '1' = they were certainly not acknowledged ('0' = in doubt)
 -- ARGV[7…] entry IDs
 --
 -- Returns {'ok', ID of a lost entry…} or {'stale', lease found}. Raises NOGROUP where the group is gone.

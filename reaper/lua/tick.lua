@@ -1,5 +1,5 @@
--- ours -> ours: the holder extends its lease, notes a beat, and looks at what is new. It changes nothing else, so whatever is wrong in a
--- group does not cost its lease.
+-- ours -> ours: the holder extends its lease, notes a beat, and reads new deliveries. It changes no other key, so a
+-- fault in a group does not cost its lease.
 --
 -- KEYS[1] stream           orders                        stream
 -- KEYS[2] settings         {orders}:group:billing        hash
@@ -9,11 +9,11 @@
 -- KEYS[5] lease            {orders}:lease:billing        string
 -- KEYS[6] schedule         {orders}:scheduled:billing    sorted set
 -- KEYS[7] stream schedule  {orders}:scheduled            sorted set
--- ARGV[1] holder  ARGV[2] the lease's TTL in ms  ARGV[3] group  ARGV[4] where the page begins in the stream ('-' or '(ID')
--- ARGV[5] the same in the retry stream ('' = it is not looked at)  ARGV[6] pending entries of a page
+-- ARGV[1] holder  ARGV[2] the lease's TTL in ms  ARGV[3] group  ARGV[4] start of the page in the stream ('-' or '(ID')
+-- ARGV[5] the same in the retry stream ('' = it is not read)  ARGV[6] pending entries of a page
 --
--- Returns 0 (not ours: nothing was done), or {ms until something scheduled is due (0 = it is, or
--- a quarantined job waits; -1 = nothing is scheduled), 1 if the group has its settings, rows of the stream as of XPENDING, rows of the retry stream, error ('')}.
+-- Returns 0 (the caller does not hold the lease), or {ms until a scheduled job is due (0 = one is due, or
+-- a quarantined job waits; -1 = no job is scheduled), 1 if the group has its settings, rows of the stream as of XPENDING, rows of the retry stream, error ('')}.
 -- Fence: the whole value is compared.
 
 local stream, settings, retry, lease, holder, ttl, group = KEYS[1], KEYS[2], KEYS[4], KEYS[5], ARGV[1], tonumber(ARGV[2]), ARGV[3]

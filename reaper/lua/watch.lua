@@ -1,10 +1,10 @@
--- A person, or a replica that has scanned, changes which groups are watched besides those in the settings.
+-- A person, or a replica that has scanned, adds or removes watched groups outside the settings.
 --
 -- KEYS[1] watched  {reaper}:watched  hash: the pattern that found each group, '' if a person added it; field 'version' changes with any other
 -- ARGV[1] '1' = a person does it  ARGV[2] how many groups to add  ARGV[3…] group and pattern of each, then the groups to remove
 --
--- Returns how many groups were added or removed. A scan leaves alone what a person has added.
--- Fence: none; each change stands by itself.
+-- Returns how many groups were added or removed. A scan does not remove a group that a person has added.
+-- Fence: none, because the changes do not depend on each other.
 
 --- @prelude
 

@@ -1,4 +1,4 @@
-"""Least-privilege ACL rules: which commands and keys each role needs.
+"""ACL rules with the least commands and keys that each role needs.
 
 Redis checks a user's rights for every key in a script call, used or not, and for every command of the script. A test
 compares this table with the headers and the text of each role's scripts (``tests/operator/test_acl_reach.py``).
@@ -33,8 +33,8 @@ def roles_in(mode: RecoveryMode) -> list[Role]:
 
 # --- the table ----------------------------------------------------------------------------------------------
 
-_EVERYBODY = "client|setname cluster|slots eval evalsha info ping select time"
-"""What connections run, with the commands that an address can ask for: a name, a cluster, or another database."""
+_EVERY_ROLE = "client|setname cluster|slots eval evalsha info ping select time"
+"""Commands of all connections. The address can ask for a client name, a cluster or another database."""
 _READS = (
     "exists get hget hgetall hlen hmget hscan pttl type xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange "
     "xrevrange zcard zcount zrange zscore"
@@ -46,12 +46,13 @@ _WORKER = (
 _COMMANDS = {
     Role.PRODUCER: "pexpire pttl publish xadd xlen zadd zcard zrange zrangebyscore zrem zscore",
     Role.WORKER: _WORKER,
-    Role.REAPER: f"{_READS} {_WORKER} del hexists pexpire set subscribe xread zrangebyscore zrem zremrangebyscore",
+    Role.REAPER: f"{_READS} {_WORKER} del hexists pexpire set subscribe unsubscribe xread "
+    "zrangebyscore zrem zremrangebyscore",
     Role.READ_ONLY: _READS,
     Role.OPERATOR: f"{_READS} del hdel hset hsetnx unlink xack xadd xdel zadd zrem",
 }
 _EMBEDDED = "get hgetall hlen pttl subscribe xlen zcard zcount zrangebyscore zrem"
-"""What embedded workers run besides, because they recover."""
+"""Further commands of embedded workers, because they recover."""
 _NEWER = {Role.WORKER: ("+xnack",), Role.REAPER: ("+xnack",)}
 """Other servers reject a rule with a command that they do not know, and scripts do without it."""
 _LOOKS_AT_ALL = (Role.REAPER, Role.READ_ONLY, Role.OPERATOR)
@@ -66,9 +67,9 @@ class Rules:
     commands: tuple[str, ...]
     """Lower case, ``command`` or ``command|subcommand``, sorted."""
     keys: tuple[str, ...]
-    """Patterns, as ACL rules take them: wildcards in names are escaped."""
+    """Patterns of ACL rules. Wildcards in names are escaped."""
     channels: tuple[str, ...]
-    """The same for Pub/Sub."""
+    """Patterns of Pub/Sub channels."""
     newer: tuple[str, ...] = ()
     """Further rules that only Redis 8.8 and later accept."""
 
@@ -85,9 +86,9 @@ def acl_line(user: str, words: Iterable[str]) -> str:
 
 
 def rules_of(role: Role, mode: RecoveryMode, pairs: Sequence[GroupKeys], namespaces: Sequence[NamespaceKeys]) -> Rules:
-    """Return the rules of a role for ``pairs``. ``mode`` matters to workers, because some recover, too."""
+    """Return the rules of a role for ``pairs``. In embedded ``mode``, workers need more, because they recover."""
     recovers = role is Role.WORKER and mode is RecoveryMode.EMBEDDED
-    commands = {*_EVERYBODY.split(), *_COMMANDS[role].split()}
+    commands = {*_EVERY_ROLE.split(), *_COMMANDS[role].split()}
     commands.update(_EMBEDDED.split() if recovers else ())
     if role is Role.REAPER and any(WILDCARD in pair.stream for pair in pairs):
         commands.add("scan")
@@ -119,7 +120,7 @@ def _keys_of_namespace(namespace: NamespaceKeys) -> Iterable[str]:
 
 
 def _channels_in(role: Role, pair: GroupKeys, *, recovers: bool) -> Iterable[str]:
-    """Notices have the names of keys: a job falls due sooner, or a lease was handed over."""
+    """Yield the channels of notices, which have the names of keys (a job falls due sooner, a lease was handed over)."""
     if role in (Role.PRODUCER, Role.REAPER) or recovers:
         yield _escape(pair.stream_schedule)
     if role in (Role.WORKER, Role.REAPER):

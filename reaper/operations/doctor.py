@@ -1,4 +1,4 @@
-"""The checks of `reaper doctor`: the findings of `reaper status`, and checks of the server and of single entries."""
+"""The checks of `reaper doctor`. It adds checks of the server and of entries to the findings of `reaper status`."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -19,7 +19,7 @@ from workers.protocol.server import knows_claim
 
 
 async def diagnose(client: Redis, settings: ReaperSettings, release: str) -> list[Finding]:
-    """Return the findings of every check, those that passed included. Raises redis-py's errors."""
+    """Return the findings of every check, also of those that passed. Raises redis-py's errors."""
     found = await _check_server(client, f"{settings.namespace_keys.live}:absent", release)
     snapshot = await take_snapshot(client, settings.namespace_keys, settings.groups, release)
     found += [*judge(snapshot), *remarks(snapshot)]

@@ -1,13 +1,13 @@
-"""Explains why a job is not done: its next step, when it happens, and the obstacles. Pure decisions."""
+"""Explains why a job is not done, by its next step and the obstacles. Pure decisions."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from reaper.operations.durations import duration
 from reaper.operations.job_search import FoundJob, Place
 from reaper.operations.judgement import judge
 from reaper.operations.state import GroupState, Snapshot, SourceState
-from reaper.operations.words import duration
 from reaper.reasons import ProblemKind
 from reaper.settings import LONGEST_VISIBILITY_MS
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
@@ -48,7 +48,7 @@ class Explanation:
         return max(in_force, min(self.job.own_visibility_ms, LONGEST_VISIBILITY_MS))
 
     def next_step(self) -> tuple[int | None, str]:
-        """Return the next step, and in how many ms it happens by itself: 0 = now, None = at no known time."""
+        """Return in how many ms the next step happens by itself (0 = now, None = unknown), and the step."""
         job, group = self.job, self.group
         match job.place:
             case Place.PENDING:

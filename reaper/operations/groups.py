@@ -1,4 +1,4 @@
-"""Operations on one stream/group pair: create it, find it, pause and resume its recovery, forget it.
+"""Operations on one group. They create, find and forget it, and pause and resume its recovery.
 
 The groups come from the operator's settings and from the registrations of the replicas. So an operator needs no
 settings file.
@@ -97,7 +97,7 @@ async def set_paused(client: Redis, keys: GroupKeys, paused: bool) -> bool:
 async def forget(client: Redis, keys: GroupKeys, *, namespace: str, journal_limit: int = DEFAULT_JOURNAL_MAXLEN) -> int:
     """Remove the keys of a group, except dead letters and the journal. Return how many scheduled jobs became ready.
 
-    Raises NotPossibleError with the first step, if that is not possible now; then all keys stay. Raises redis-py's
+    Raises NotPossibleError with the first step if that is not possible now, and then all keys stay. Raises redis-py's
     errors.
     """
     await _check_unserved(client, keys, namespace)
@@ -111,7 +111,7 @@ async def forget(client: Redis, keys: GroupKeys, *, namespace: str, journal_limi
 
 
 async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> None:
-    """Raise NotPossibleError if a live replica watches the group. The script looks whether one holds its lease."""
+    """Raise NotPossibleError if a live replica watches the group. The script checks the lease."""
     now, of = await server_ms(client), namespace_keys(namespace)
     watched = await read_watched(client, of)
     for replica in await read_replicas(client, of):

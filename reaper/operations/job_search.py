@@ -1,4 +1,4 @@
-"""Finds a job by its ID: in the journal, the streams, the schedules and the dead letters. Reads only.
+"""Finds a job by its ID in the journal, the streams, the schedules and the dead letters. Reads only.
 
 Redis keeps no index of job IDs, so the search reads each stream backwards, down to a given depth.
 """
@@ -129,7 +129,7 @@ async def find_jobs(
 async def _read_events(client: Redis, keys: GroupKeys, jobs: Mapping[str, FoundJob], depth: int) -> None:
     """Collect the events of each job. An entry ID leads to the job that had it."""
     wanted_by = {wanted: {wanted} for wanted in jobs}
-    """The searched names of each job ID: the ID itself, and entries that it had."""
+    """The searched names of each job ID, which are the ID itself and entries that it had."""
     async for row in _newest_first(client, keys.journal, depth, jobs.values()):
         for event in reversed(events_of(*row)):
             if event.data.get("group", keys.group) != keys.group:
@@ -184,7 +184,7 @@ async def _find_entry(client: Redis, job: FoundJob, depth: int) -> tuple[str, Se
 async def _entries_of(
     client: Redis, sources: Sequence[str], job: FoundJob, depth: int
 ) -> AsyncIterator[tuple[str, Sequence[Any]]]:
-    """Yield the job's entries with their stream: first those that the journal names, newest first, then all others."""
+    """Yield the job's entries with their stream. Entries that the journal names come first."""
     names = [str(event.data.get(name)) for name in ("new_entry", "entry") for event in reversed(job.events)]
     named = [name for name in dict.fromkeys((*names, job.wanted, job.job_id)) if is_entry_id(name)]
     for source in sources:

@@ -1,6 +1,6 @@
-"""Decides from a snapshot whether the service is healthy, and says why not. Pure.
+"""Decides from a snapshot whether the service is healthy, and returns the reasons if not. Pure.
 
-`reaper.operations.snapshot` gathers the facts from Redis. Times are milliseconds; instants are the server's clock.
+`reaper.operations.snapshot` gathers the facts from Redis. Times are milliseconds of the server's clock.
 """
 
 from collections import Counter
@@ -10,8 +10,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from reaper.operations.durations import duration
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
-from reaper.operations.words import duration
 from reaper.reasons import ProblemKind, kinds_of, may_be_late_ms
 from reaper.replicas import SCANNED, GroupReport
 from reaper.settings import is_observers
@@ -37,9 +37,9 @@ class Level(StrEnum):
 
     OK = "ok"
     NOTE = "note"
-    """Worth knowing; nothing is wrong."""
+    """Worth knowing, and no problem."""
     WARNING = "warning"
-    """A risk to remove or to accept; nothing fails because of it now."""
+    """A risk to remove or to accept. It causes no failure now."""
     WRONG = "wrong"
 
 
@@ -74,12 +74,13 @@ def _of_replicas(snapshot: Snapshot) -> Iterator[Problem]:
     if snapshot.needs_no_reaper:
         return
     if not snapshot.live:
-        start = "reaper run --observe" if is_observers(snapshot.namespace) else "reaper run"
-        where = f"in namespace {snapshot.namespace!r}"
-        yield ProblemKind.NO_REPLICA, f"no live replica {where}. Start `{start}`, or name its namespace."
+        fix = "Start `reaper run`, or set --namespace. `reaper status --observe` shows observers."
+        if is_observers(snapshot.namespace):
+            fix = "Start `reaper run --observe`, or set --namespace."
+        yield ProblemKind.NO_REPLICA, f"no live replica in namespace {snapshot.namespace!r}. {fix}"
     has_scanned = any(replica.scan == SCANNED for replica in snapshot.live)
     if not (snapshot.groups or snapshot.left_out or has_scanned):
-        yield ProblemKind.NO_GROUPS, "no group is watched. Set groups."
+        yield ProblemKind.NO_GROUPS, "no group is watched. Set groups, or run `reaper watch add`."
     failed = [replica.scan for replica in snapshot.live if replica.scan not in ("", SCANNED)]
     if failed and not has_scanned:
         fix = "Grant `SCAN` to the Redis user of one replica, or run `reaper watch add` for each group."
@@ -99,8 +100,8 @@ def _of_other_groups(snapshot: Snapshot) -> Iterator[Problem]:
         str(kind) for one in snapshot.groups if one.report for kind in kinds_of(one.report, one.reported_ms)
     )
     for kind, number in (in_all - shown).most_common():
-        more = counted(number, "more group is", "more groups are")
-        yield ProblemKind(kind), f"{more} {kind}. Run `reaper status --all`."
+        more = counted(number, "more group has", "more groups have")
+        yield ProblemKind(kind), f"{more} the problem {kind}. Run `reaper status --all`."
 
 
 def _of_service(snapshot: Snapshot, group: GroupState) -> Iterator[Problem]:
@@ -125,12 +126,13 @@ def _of_report(group: GroupState) -> Iterator[Problem]:
     report, is_foreign = group.report, group.main.is_foreign
     if report:
         scan_age, log = duration(max(0, group.reported_ms - report.last_scan_ms)), f"See the log of {group.served_by}."
+        unable = counted(report.undeliverable, "overdue delivery")
         texts = {
             ProblemKind.ERROR: report.error,
             ProblemKind.REFUSED: f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}",
             ProblemKind.OVERDUE: f"recovery is {duration(report.late_ms)} late. {log}",
             ProblemKind.SCAN_TOO_OLD: f"the last scan was {scan_age} old when the holder of the lease reported. {log}",
-            ProblemKind.HELD: f"{counted(report.held, 'overdue delivery')} cannot be redelivered. {log}",
+            ProblemKind.UNDELIVERABLE: f"{unable} cannot be redelivered. {log}",
         }
         for kind in kinds_of(report, group.reported_ms):
             if kind in texts and not (kind is ProblemKind.REFUSED and is_foreign):
@@ -148,7 +150,7 @@ def _of_keys(group: GroupState, now_ms: int) -> Iterator[Problem]:
     if now_ms - group.lost_payload_ms <= RECENT_MS:
         were = counted(group.lost_payload, "entry was", "entries were")
         fix = "Trim only acknowledged entries (XTRIM … ACKED), or raise MAXLEN."
-        yield ProblemKind.LOST_PAYLOAD, f"{were} deleted while pending: only its worker can still run such a job. {fix}"
+        yield ProblemKind.LOST_PAYLOAD, f"{were} deleted while pending, so only its worker can still run the job. {fix}"
     if group.lost_delivery:
         were = counted(group.lost_delivery, "delivery was", "deliveries were")
         why = "because a third party deleted a consumer or the group"
@@ -158,7 +160,7 @@ def _of_keys(group: GroupState, now_ms: int) -> Iterator[Problem]:
         yield ProblemKind.LOST_GROUP, f"{why}. Its jobs are still in the stream."
     idle_ms, late_ms = group.main.oldest_pending_ms or 0, may_be_late_ms(group.visibility_ms)
     if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + late_ms:
-        idle = f"a delivery is idle for {duration(idle_ms)}"
+        idle = f"a delivery has been idle for {duration(idle_ms)}"
         yield ProblemKind.OVERDUE, f"{idle}, and no worker recovers it. See the logs of the workers."
 
 
@@ -176,7 +178,7 @@ def _of_streams(group: GroupState) -> Iterator[Problem]:
 
 
 def _is_unread(source: SourceState, visibility_ms: int) -> bool:
-    """Tell whether no consumer reads: the oldest ready job and the last read are older than a visibility timeout."""
+    """Return whether the oldest ready job and the last read are older than a visibility timeout."""
     if not source.exists:
         return True
     has_waited = (source.oldest_ready_ms or 0) > visibility_ms > 0
@@ -266,10 +268,15 @@ def as_json(snapshot: Snapshot, problems: Sequence[Finding]) -> dict[str, Any]:
         "server": snapshot.server,
         "patterns": [{"pattern": name, **asdict(one)} for name, one in snapshot.patterns.items()],
         "left_out": snapshot.left_out,
-        "replicas": [
-            {name: value for name, value in asdict(replica).items() if name not in ("groups", "patterns")}
-            | {"live": replica in snapshot.live, "drained_until_ms": snapshot.drained.get(replica.id)}
-            for replica in snapshot.replicas
-        ],
+        "replicas": replicas_as_json(snapshot),
         "groups": [asdict(group) for group in snapshot.groups],
     }
+
+
+def replicas_as_json(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return the document of ``reaper replicas -o json``."""
+    return [
+        {name: value for name, value in asdict(replica).items() if name not in ("groups", "patterns")}
+        | {"live": replica in snapshot.live, "drained_until_ms": snapshot.drained.get(replica.id)}
+        for replica in snapshot.replicas
+    ]

@@ -1,4 +1,4 @@
-"""Makes jobs ready again: dead letters as a next generation (redrive), and lost deliveries (requeue).
+"""Makes jobs ready again. Dead letters become a next generation (redrive). Lost deliveries are requeued.
 
 One script checks, copies and deletes each entry, in batches. So each batch can be the last one.
 
@@ -6,7 +6,7 @@ Redis loses the deliveries of a consumer or a group that a third party deletes. 
 `lost_delivery` events in the journal. The entries are still in the stream, but no consumer receives them.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Outcome(StrEnum):
 
     DONE = "done"
     MISSING = "missing"
-    """The entry does not exist: it was deleted, or made ready before."""
+    """The entry does not exist, because it was deleted or made ready before."""
     LOOPED = "looped"
     """The loop guard stopped it."""
     UNDELIVERABLE = "undeliverable"
@@ -46,9 +46,9 @@ class Outcome(StrEnum):
     PUT_OFF = "put_off"
     """The call had no room for it."""
     SETTLED = "settled"
-    """The journal says that it was settled or requeued."""
+    """It was settled or requeued, by the journal."""
     UNKNOWN = "unknown"
-    """It does not exist after a call whose reply was lost: that call most likely made it ready."""
+    """It does not exist after a call whose reply was lost. That call most likely made it ready."""
 
 
 class Result(NamedTuple):
@@ -62,7 +62,7 @@ class Result(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry of the stream, or of the group's retry stream; `is_retry` is None if it may be in either."""
+    """One entry of the stream or of the group's retry stream. If `is_retry` is None, it may be in either."""
 
     id: str
     is_retry: bool | None = None
@@ -80,7 +80,7 @@ class ReadyAgain:
     policy: Redelivery = Redelivery.STREAM
     """For a group without settings."""
     journal_limit: int = DEFAULT_JOURNAL_MAXLEN
-    """Length of the journal; 0 = none is written."""
+    """Length of the journal. 0 = none is written."""
     dry_run: bool = False
 
     async def redrive(
@@ -98,11 +98,16 @@ class ReadyAgain:
             async for result in self._run(self.keys.dead, ids[first : first + size], force=force):
                 yield result
 
-    async def requeue(self, entries: Iterable[Entry], ended: Collection[str]) -> AsyncIterator[Result]:
-        """Make lost deliveries ready again, except for those that have ``ended``."""
+    async def requeue(self, named: Sequence[str], since_ms: int) -> AsyncIterator[Result]:
+        """Make the lost deliveries with the IDs ``named`` ready again, or all if ``named`` is empty.
+
+        The journal from ``since_ms`` on lists lost deliveries, and entries that were settled or requeued. After all of
+        them, the number of lost deliveries, which makes the service degraded, becomes 0.
+        """
+        lost, ended = await read_lost(self.client, self.keys, since_ms)
         ids: dict[str, list[str]] = {self.keys.stream: [], self.keys.retry: []}
         in_either = set()
-        for entry in entries:
+        for entry in [Entry(one) for one in named] or lost:
             if entry.id in ended:
                 yield Result(entry.id, Outcome.SETTLED)
                 continue
@@ -116,6 +121,8 @@ class ReadyAgain:
                         ids[self.keys.retry].append(result.id)
                     else:
                         yield result
+        if not (named or self.dry_run):
+            await self.client.hdel(self.keys.settings, "lost_delivery", "lost_delivery_ms")
 
     async def _run(self, source: str, ids: Sequence[str], *, force: bool = False) -> AsyncIterator[Result]:
         """Run the script until it has decided about all entries."""
@@ -164,8 +171,3 @@ async def read_lost(client: Redis, keys: GroupKeys, since_ms: int) -> tuple[list
                     lost.pop(Entry(entry_id, is_retry), None)
         start = f"({text(rows[-1][0])}" if len(rows) == PAGE else ""
     return list(lost), ended
-
-
-async def forget_count(client: Redis, keys: GroupKeys) -> None:
-    """Set the number of lost deliveries, which makes the service degraded, to 0. Raises redis-py's errors."""
-    await client.hdel(keys.settings, "lost_delivery", "lost_delivery_ms")

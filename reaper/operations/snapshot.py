@@ -18,7 +18,7 @@ from workers.protocol.calls.group_moves import QUARANTINE_SCORE
 from workers.protocol.calls.membership import complaints
 from workers.protocol.calls.refusals import recovery_wait
 from workers.protocol.keys import OUR_CONSUMERS, GroupKeys, NamespaceKeys
-from workers.protocol.meaning import is_nothing_there, is_wrong_type
+from workers.protocol.meaning import is_missing_key, is_wrong_type
 from workers.protocol.messages import CLAIM_READY_MS, Redelivery, entry_ms, text, whole_number
 from workers.protocol.routing import RoutedClient
 from workers.protocol.scripts import load_script
@@ -49,9 +49,9 @@ async def take_snapshot(
 ) -> Snapshot:
     """Read the state of a namespace and of the groups that are in ``configured`` or that live replicas watch.
 
-    Of more than `FEW_GROUPS`, only the worst are read, or those that match ``glob``, if there is one. ``asked``:
-    further groups, also if no replica watches them. A key of a foreign type reads as empty. Raises redis-py's errors if
-    there is no contact.
+    Of more than `FEW_GROUPS`, only the worst are read. With ``glob``, only groups that match it are read. ``asked``
+    are further groups, which need not be watched. A key of a foreign type reads as empty. Raises redis-py's errors
+    without contact.
     """
     snapshot = await look_at_namespace(client, keys, server)
     watching = await read_watched(client, keys)
@@ -64,7 +64,7 @@ async def take_snapshot(
 
 
 def choose(known: Sequence[str], replicas: Sequence[Replica]) -> list[str]:
-    """Return the groups to read: all of a few, or those that the replicas report as worst."""
+    """Return the groups to read. Of more than `FEW_GROUPS`, these are the ones that the replicas report as worst."""
     if len(known) <= FEW_GROUPS:
         return list(known)
     reports = {pair: report for replica in replicas for pair, report in replica.groups.items()}
@@ -94,7 +94,7 @@ def _readable(replies: Iterable[Any]) -> list[Any]:
     """Replace errors about missing keys and foreign types by None. Raises every other error."""
     readable = []
     for reply in replies:
-        if isinstance(reply, Exception) and not is_nothing_there(reply):
+        if isinstance(reply, Exception) and not is_missing_key(reply):
             raise reply
         readable.append(None if isinstance(reply, Exception) else reply)
     return readable
@@ -104,7 +104,7 @@ def _readable(replies: Iterable[Any]) -> list[Any]:
 
 
 async def _read_groups(client: Redis, groups: Sequence[GroupKeys], snapshot: Snapshot) -> tuple[GroupState, ...]:
-    """Read the groups, many in one pipeline. The nodes of a cluster are asked for one group at a time."""
+    """Read the groups, many in one pipeline. From a cluster, one pipeline reads one group."""
     size = 1 if isinstance(client, RoutedClient) else AT_A_TIME
     states: list[GroupState] = []
     for first in range(0, len(groups), size):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reaper.lease import OFFER
-from reaper.operations.words import duration
+from reaper.operations.durations import duration
 from reaper.replicas import GroupReport, PatternCounts, Replica
 from workers.protocol.calls.refusals import RecoveryWait
 from workers.protocol.keys import GroupKeys, group_keys
@@ -19,7 +19,7 @@ _NONCE = re.compile(r"\.[0-9a-f]+@\d+$")
 
 
 def replica_of(holder: str) -> str:
-    """Return the ID of the replica in the value of a lease: ``replica.nonce@TTL``, or ``offer:replica``."""
+    """Return the ID of the replica in the value of a lease (``replica.nonce@TTL`` or ``offer:replica``)."""
     return _NONCE.sub("", holder.removeprefix(OFFER))
 
 
@@ -61,7 +61,7 @@ class GroupState:
     group: str
     """As ``orders/billing``."""
     mode: str = ""
-    """Recovery mode in the group settings; '' = there are none yet."""
+    """Recovery mode in the group settings. Empty without group settings."""
     policy: str = ""
     visibility_ms: int = 0
     max_deliveries: int = 0
@@ -78,10 +78,10 @@ class GroupState:
     released: int = 0
     dead_letters: int = 0
     holder: str = ""
-    """Value of the group's lease; '' = no replica holds it."""
+    """Value of the group's lease. Empty if no replica holds it."""
     lease_left_ms: int = 0
     served_by: str = ""
-    """ID of the live replica that holds the lease; among observers, of one that observes the group."""
+    """ID of the live replica that holds the lease, or of an observer of the group."""
     report: GroupReport | None = None
     """From that replica. If no replica holds the lease, from one that cannot serve the group."""
     reported_ms: int = 0
@@ -98,7 +98,7 @@ class GroupState:
     lost_payload_ms: int = 0
     """When the latest of them was found."""
     lost_delivery: int = 0
-    """Deliveries that were reported as lost for certain, since the last `reaper groups requeue --lost`."""
+    """Deliveries that were certainly lost, since the last `reaper groups requeue --lost`."""
     groups_lost: int = 0
     """How often the group was found destroyed, or without all of its consumers."""
     groups_lost_ms: int = 0
@@ -106,12 +106,12 @@ class GroupState:
 
     @property
     def held_by(self) -> str:
-        """ID of the replica that holds the lease, alive or not; '' = no replica holds it."""
+        """ID of the replica that holds the lease, alive or not. Empty if no replica holds it."""
         return replica_of(self.holder)
 
     @property
     def lease(self) -> tuple[str, ...]:
-        """The lease for people: holder, token, and time left. Empty if no replica holds it."""
+        """The holder, the token and the time left of the lease, for people. Empty if no replica holds it."""
         left = f"lease {duration(self.lease_left_ms)} left"
         return (self.held_by, f"token {self.token}", left) if self.holder else ()
 
@@ -133,7 +133,7 @@ class Snapshot:
     now_ms: int
     namespace: str
     server: str
-    """Product and version, such as ``Valkey 9.1.2``."""
+    """Product and version, for example ``Valkey 9.1.2``."""
     replicas: tuple[Replica, ...] = ()
     drained: Mapping[str, int] = field(default_factory=dict)
     """IDs of the drained replicas, and until when they take no group."""
@@ -146,7 +146,7 @@ class Snapshot:
 
     @property
     def patterns(self) -> dict[str, PatternCounts]:
-        """Numbers of groups by pattern, of all live replicas together; '' = groups that the settings name."""
+        """Numbers of groups by pattern, of all live replicas together. The pattern of named groups is empty."""
         found: dict[str, PatternCounts] = {}
         for replica in self.live:
             for pattern, theirs in replica.patterns.items():

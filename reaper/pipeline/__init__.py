@@ -1,6 +1,6 @@
-"""The data pipeline on Spark: from the journal to a lake of Delta tables, and from there to answers.
+"""The data pipeline on Spark. It copies journals into a lake of Delta tables, and answers questions about them.
 
-Needs the extra ``spark`` (and a Java, or the extra ``jre``). Nobody imports it; `reaper.cli.main` knows its commands by
-name, and loads them when one is used. Each room imports only those before it: `spark` and `redis_stream`, `lake`
-(entries get there) and `analysis` (what they say), `advice`, `report`, `compare`, `cli`.
+Needs the extra ``spark`` (and a Java, or the extra ``jre``). `reaper.cli.main` knows its commands by name, and imports
+them at their first use. A package imports only packages before it in this list: `spark`, `redis_stream`, `lake`,
+`analysis`, `advice`, `report`, `compare`, `cli`.
 """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SparkFailedError(ConfigurationError):
-    """Spark failed for a reason outside of the question. The message says why."""
+    """Spark failed for a reason outside of the question. The message has the reason."""
 
 
 Handler = Callable[[int, object], None]

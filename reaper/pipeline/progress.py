@@ -1,4 +1,4 @@
-"""Shows people how far long work has come: a line that changes on a terminal, else a plain line now and then."""
+"""Shows the progress of long work as one changing line on a terminal, or as a plain line now and then."""
 
 import sys
 import time
@@ -20,7 +20,7 @@ class ProgressLine:
         self._due = clock()
 
     def show(self, text: str) -> None:
-        """Show ``text``, if it is new and the last one has stood for long enough."""
+        """Show ``text``, if it is new and the last one was shown for long enough."""
         if self._quiet or text == self._shown or self._clock() < self._due:
             return
         self._due = self._clock() + (TERMINAL_EVERY_S if self._terminal else PLAIN_EVERY_S)

@@ -5,20 +5,20 @@ import re
 from workers.protocol.errors import ConfigurationError
 
 _OF_A_STORE = frozenset({"OSError", "DeltaError", "ArrowException"})
-"""Names of classes: a caller need not have imported what raises them."""
+"""Names of error classes, so that they need not be imported."""
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = re.compile(r"^\s*0: ", re.MULTILINE)
 _ANSWER = re.compile(r"<Code>([^<]+)</Code>.*?<Message>([^<]+)</Message>", re.DOTALL)
-"""Of an object store that rejects a call."""
+"""The answer of an object store that rejects a call."""
 _LONGEST = 300
 
 
 class LakeError(ConfigurationError):
-    """The lake cannot be read or written. The message says why."""
+    """The lake cannot be read or written. The message has the reason."""
 
     @classmethod
     def of(cls, lake: str, error: BaseException) -> "LakeError":
-        """Return the sentence for ``error``; ``lake`` is the setting, if it is known."""
+        """Return the sentence for ``error``. ``lake`` is the setting, or empty."""
         named = f"the lake {lake}" if lake else "the lake"
         advice = " Check AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         said = f"{named} cannot be read or written: {reason_of_store(error).rstrip('.')}."
@@ -32,7 +32,7 @@ def is_of_store(error: BaseException) -> bool:
 
 
 def reason_of_store(error: BaseException) -> str:
-    """Return the first and the last line of an error: what failed, and its cause.
+    """Return the first and the last line of an error, which are the failure and its cause.
 
     deltalake draws a tree over many lines, in colors, and adds its stack where RUST_BACKTRACE is set.
     """

@@ -1,8 +1,4 @@
-"""Serves one group for one term. It extends the lease, scans, recovers, and looks after the schedules.
-
-The pending entries list is the truth, so a process may lose its own knowledge. One fact is not in that list: the
-deliveries of a consumer that a third party deletes (`reaper.recovery.lost`).
-"""
+"""Serves one group for one term. It extends the lease, scans, recovers, and moves due jobs out of the schedules."""
 
 import logging
 import random
@@ -26,31 +22,32 @@ from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.tasks import Chores
 from reaper.wheel import SLOT_S, Alarm
-from workers.protocol.calls.group_moves import Authority, DueMoves, group_names
+from workers.protocol.calls.group_moves import Authority, group_names
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.log_fields import fields
-from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
+from workers.protocol.meaning import Meaning, is_missing_key, meaning_of
 from workers.protocol.messages import Redelivery, text
 from workers.runtime.clock import monotonic_ms
 from workers.telemetry import instruments
+from workers.upkeep.pace import MovePace
 
 logger = logging.getLogger(__name__)
 
 Rows = Sequence[Any]
 """Pending entries, as ``XPENDING`` returns them."""
 
-RELEASE_POLL_S = (0.02, 0.5)
-"""How often released jobs are looked at: often while they settle, seldom while a long one runs."""
 MOVE_RETRY_S = 0.5
-"""Pause after a call that failed, or that was refused."""
+"""Pause after a call that failed or was rejected."""
 FULL_RETRY_S = 1.0
 """The shortest time between two full scans."""
 SPREAD = 0.2
 """Full scans come earlier than their interval by up to this part of it."""
+TOGETHER, LONGEST_SLOT = 100, 0.1
+"""Ticks of so many watched groups share pipelines, if they fall due within this part of their interval."""
 
 
 class GroupWatch:
-    """One group, one term. An idle group has no task: an alarm sends its tick, and a callback reads the answer."""
+    """One group in one term. An idle group has no task. An alarm sends its tick, and a callback reads the answer."""
 
     def __init__(
         self,
@@ -69,15 +66,16 @@ class GroupWatch:
         self._end: EndOfTerm | None = None
         self._notes = notes
         self._keys = group.keys
-        self._chores = Chores(context.wheel, context.tasks, group.keys.pair, self._failed)
+        self._schedules = group.keys.schedule, group.keys.stream_schedule
+        self._chores = Chores(context.wheel, context.tasks, group.keys.pair, partial(self.end, EndOfTerm.FAILED))
         self._observer = Observer(context, group, notes.report) if context.settings.observe else None
         self._writer = self._observer or GroupWriter(context, group, term)
         self._lost = LostDeliveries(self._writer, notes, context.settings.consumer_retention)
         self._sources: dict[str, SourceWatch] = {}
         self._alarm = Alarm(self._tick)
         self._ticking: list[Scanner] = []
-        """Those whose new entries the latest tick reads."""
-        self._poll_s = RELEASE_POLL_S[0]
+        """Scanners of the sources that the latest tick reads."""
+        self._pace = MovePace()
         self._next_full_s = self._scanned_s = float("-inf")
         self._interval_s = context.settings.tick_of(group).total_seconds()
 
@@ -91,10 +89,10 @@ class GroupWatch:
         self._add_source(self._keys.stream)
         self._context.notices.add(self._move_soon, self._schedules)
         self._tick()
-        self._move_soon()  # some may have been released in an earlier term
+        self._move_soon()  # jobs may have been released in an earlier term
 
     def end(self, reason: EndOfTerm) -> None:
-        """End the term. ``ended`` is called once, when the calls that have begun have their answers."""
+        """End the term. ``ended`` is called once, after the replies to all calls."""
         if self._end is None:
             self._end = reason
             self._alarm.cancel()
@@ -102,16 +100,14 @@ class GroupWatch:
             self._chores.stop(self._over)
 
     def _over(self) -> None:
+        self._notes.log_recovered(at_the_end=True)
         if self._observer:
             self._observer.log(at_the_end=True)
         self._ended(self._end or EndOfTerm.FAILED)
 
-    def _failed(self) -> None:
-        self.end(EndOfTerm.FAILED)
-
     @property
-    def _schedules(self) -> tuple[str, str]:
-        return self._keys.schedule, self._keys.stream_schedule
+    def _slot_s(self) -> float:
+        return max(SLOT_S, self._interval_s * min(LONGEST_SLOT, TOGETHER / max(1, self._context.watched)))
 
     def _move_soon(self) -> None:
         self._chores.wake(self._move_due)
@@ -132,8 +128,9 @@ class GroupWatch:
         self._chores.safely(self._ask)
 
     def _ask(self) -> None:
-        """Extend the lease, and ask for new deliveries."""
-        self._scan_if_due()
+        """Extend the lease, ask for new deliveries, and begin a full scan if it is due."""
+        if anyio.current_time() >= self._next_full_s and not self._chores.is_started(self._scan_everything):
+            self._chores.wake(self._scan_everything, in_turn=True)
         scanners = [source.scanner for source in self._sources.values()]  # the stream, and perhaps the retry stream
         try:
             failpoint("tick.before")
@@ -147,7 +144,7 @@ class GroupWatch:
         self._lease.tick(self._term.holder, after, retry_after, self._answered)
 
     def _answered(self, reply: Any) -> None:
-        if self._end is None:  # else it was asked for in a term that is over
+        if self._end is None:
             self._chores.safely(partial(self._read, reply))
         for scanner in self._ticking:
             scanner.page_ends()
@@ -156,7 +153,7 @@ class GroupWatch:
         if reply == 0:
             self._lease_is_lost("tick")
             return
-        pause_s = self._interval_s * random.uniform(0.9, 1)
+        pause_s = self._interval_s * random.uniform(0.9, 1) - self._slot_s / 2
         error = reply if isinstance(reply, Exception) else self._act_on(*reply)
         if error:
             pause_s /= 3
@@ -165,10 +162,10 @@ class GroupWatch:
             self._notes.scanned(self._context.server_ms())
             if PAGE in map(len, reply[2:4]):  # a mass of new deliveries
                 pause_s = 0
-        self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S if pause_s else 0)
+        self._context.wheel.put(self._alarm, pause_s, slot_s=self._slot_s if pause_s else 0)
 
     def _act_on(self, due_ms: int, has_settings: int, new: Rows, of_retry: Rows, error: bytes) -> Exception | None:
-        """Arm timers for new deliveries, and begin other work that a tick shows. Return why a part of it failed."""
+        """Arm timers for new deliveries, and begin other due work. Return the error of a part that failed."""
         for scanner, rows in zip(self._ticking, (new, of_retry), strict=False):
             scanner.saw(rows)
         if not has_settings:
@@ -212,10 +209,6 @@ class GroupWatch:
 
     # ---- full scans
 
-    def _scan_if_due(self) -> None:
-        if anyio.current_time() >= self._next_full_s and not self._chores.is_started(self._scan_everything):
-            self._chores.wake(self._scan_everything, in_turn=True)
-
     async def _scan_everything(self) -> None:
         # Groups that were taken together are spread over the interval.
         pause_s = self._context.settings.full_scan_interval.total_seconds() * random.uniform(1 - SPREAD, 1)
@@ -224,7 +217,7 @@ class GroupWatch:
             self._notes.worked("scan everything")
         except (RedisError, OSError) as error:
             pause_s = min(pause_s, FULL_RETRY_S)
-            if not is_nothing_there(error):  # else the tick reports it
+            if not is_missing_key(error):  # else the tick reports it
                 self._notes.failed("scan everything", error)
         finally:
             self._scanned_s = anyio.current_time()
@@ -249,7 +242,7 @@ class GroupWatch:
     async def _watch_retry_stream(self) -> None:
         """Watch the group's retry stream while it exists, with any policy."""
         retry = self._keys.retry
-        # A stream without the group is what a copy makes that was written just after a third party deleted the stream.
+        # A third party may have deleted the stream. Then the next copy made it again, without the group.
         exists = self.group.group in await group_names(self._context.reads, retry)
         if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._observer:
             await self._write_settings()  # makes the stream and its group
@@ -262,7 +255,7 @@ class GroupWatch:
     # ---- quarantined jobs and schedules
 
     async def _move_due(self) -> float | None:
-        """Make due jobs ready, and release a quarantined one. Return when to look again, if not at the next tick."""
+        """Make due jobs ready, and release a quarantined one. Return the pause in seconds, or None."""
         try:
             moved = await self._writer.move_due()
         except (RedisError, OSError) as error:
@@ -272,16 +265,7 @@ class GroupWatch:
             self._call_refused(moved)
             return MOVE_RETRY_S
         self._notes.moved(moved)
-        return self._pause_after(moved)
-
-    def _pause_after(self, moved: DueMoves) -> float | None:
-        quick, slow = RELEASE_POLL_S
-        waits = moved.quarantined + moved.out > 0
-        self._poll_s = quick if not waits or moved.released or moved.settled else min(self._poll_s * 1.5, slow)
-        pauses = [self._poll_s] if waits else []
-        if 0 <= moved.next_due_ms <= self._interval_s * 1000:
-            pauses.append(moved.next_due_ms / 1000)
-        return min(pauses, default=None)
+        return self._pace.pause_after(moved)
 
     def _call_refused(self, refusal: Refusal) -> None:
         """Act on a call that was rejected."""
@@ -302,7 +286,7 @@ class GroupWatch:
     # ---- status
 
     def report(self) -> GroupReport:
-        """Return the report for ``reaper status``. Hot: each heartbeat asks it of every group."""
+        """Return the report for ``reaper status``. Each heartbeat calls this for every group, so it must be fast."""
         report = self._notes.report
         timers = [source.timers for source in self._sources.values()]
         due = min([next_due for one in timers if (next_due := one.next_due()) is not None], default=None)

@@ -34,7 +34,7 @@ _ENTRY = re.compile(rb"\d+-\d+")
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Entries that are gone with one consumer of one source."""
+    """Entries that are not pending any more, of one consumer in one source."""
 
     source: str
     consumer: bytes
@@ -48,7 +48,7 @@ class Missing:
 
 
 class LostDeliveries:
-    """The lost deliveries of one group in one term. Methods raise errors of redis-py."""
+    """The lost deliveries of one group in one term. Methods raise redis-py's errors."""
 
     def __init__(self, writer: GroupWriter, notes: GroupNotes, retention: timedelta | None) -> None:
         """The cleanup of full scans deletes consumers that were silent for ``retention``. None = it keeps them."""
@@ -129,7 +129,7 @@ class LostDeliveries:
         return None
 
     async def _settled(self, ids: Container[bytes], after: bytes) -> tuple[set[bytes], bool]:
-        """Return those of ``ids`` that the journal names as settled behind ``after``, and whether it names all."""
+        """Return those of ``ids`` that the journal behind ``after`` has as settled, and whether it is complete."""
         settled: set[bytes] = set()
         client, journal, start = self._writer.reads, self._writer.keys.journal, after
         try:
@@ -149,9 +149,9 @@ class LostDeliveries:
 
 
 def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], group: str) -> Iterable[bytes]:
-    """Return those of ``ids`` that a journal entry names as settled by ``group``. Hot: most entries name none.
+    """Return those of ``ids`` that were settled by ``group``, by one entry of the journal. Fast if it names none.
 
-    All groups of a stream share the journal, and each settles an entry of its own accord.
+    All groups of a stream share the journal, and each settles an entry on its own.
     """
     fields = dict(zip(flat[::2], flat[1::2], strict=False))
     if not any(found in ids for found in _ENTRY.findall(fields.get(b"entry", b""))):

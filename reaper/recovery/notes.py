@@ -1,4 +1,4 @@
-"""Reports what a replica finds in one group: the report for the status, log lines, spans and metrics.
+"""Reports the findings of a replica in one group, as its report for the status, log lines, spans and metrics.
 
 A state (an error, a refusal, a pause) is logged when it begins and when it ends, not each time it is met.
 """
@@ -27,20 +27,22 @@ from workers.telemetry import names as telemetry
 logger = logging.getLogger(__name__)
 
 FALSE_RECOVERY_LOG_S = 60.0
+RECOVERED_LOG_S = 1.0
+"""The shortest time between two log lines about recovered deliveries."""
 NAME_CHARS, MOST_NAMED = 200, 5
-"""So much is registered of a consumer's name, and of so many consumers."""
+"""Characters of a consumer's name in a report, and the number of consumers."""
 HELD_FOR_S = 25.0
-"""A job that cannot be made ready is tried every 10 s (``move_due.lua``): none met for so long means that it passed."""
+"""After this time without a failure, due jobs can be made ready again (``move_due.lua`` tries every 10 s)."""
 MOVE_DUE = "make due jobs ready"
 
 _MOVED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED})
 
 
 class GroupNotes:
-    """The report and the news of one group in one term."""
+    """The report and the log lines of one group in one term."""
 
     def __init__(self, group: WatchedGroup, changed: Callable[[], None] = lambda: None) -> None:
-        """``changed`` is called when a refusal or a pause begins or ends, because others should know at once."""
+        """``changed`` is called when a refusal or a pause begins or ends, so that the replica registers at once."""
         self.report = GroupReport(
             group=group.keys.pair,
             visibility_ms=to_ms(group.visibility_timeout),
@@ -53,13 +55,16 @@ class GroupNotes:
         self._pair = group.keys.pair
         self._changed = changed
         self._false_recoveries: Counter[str] = Counter()
-        self._false_logged_at = self._last_held_at = self._waits_until_s = float("-inf")
+        self._moved: Counter[Outcome] = Counter()
+        self._moved_from: set[bytes] = set()
+        """Recovered deliveries that are not logged yet, and their consumers."""
+        self._moved_logged_at = self._false_logged_at = self._last_held_at = self._waits_until_s = float("-inf")
         self._errors: dict[str, str] = {}
 
     # ---- states
 
     def took(self, taken: Taken) -> None:
-        """The lease is ours, and the settings of the group are written."""
+        """Note that this replica holds the lease, and has written the group settings."""
         group = self._group
         now = {
             "redelivery": group.redelivery.value,
@@ -76,7 +81,7 @@ class GroupNotes:
         self.layout(taken.refusal)
 
     def failed(self, what: str, error: BaseException) -> None:
-        """``what`` could not be done."""
+        """Note that the task ``what`` failed, and log a new cause."""
         message = f"{what}: {in_words(error)}"
         if message != self._errors.get(what):
             level = logging.WARNING if is_contact_error(error) else logging.ERROR
@@ -85,33 +90,34 @@ class GroupNotes:
         self.report.error = "; ".join(self._errors.values())
 
     def worked(self, what: str) -> None:
-        """``what`` works, so an earlier error of it has passed."""
+        """Note that the task ``what`` works, so its earlier error has passed."""
         if self._errors.pop(what, ""):
             logger.info("task works again: %s", fields(group=self._pair, task=what))
             self.report.error = "; ".join(self._errors.values())
 
     def scanned(self, server_ms: int) -> None:
-        """A scan went through, so the group exists."""
+        """Note a scan that succeeded, so the group exists."""
         self.report.last_scan_ms = server_ms
+        self.log_recovered()
         self.worked("scan")
         if self.report.refusal == "no_group":
             self._served_again()
 
     def scanned_fully(self, server_ms: int, entries: int) -> None:
-        """A full scan went through. Held entries will be found again."""
+        """Note a full scan that succeeded. It arms undeliverable entries again."""
         self.report.scan_entries = entries
         self.report.last_full_scan_ms = server_ms
-        self.report.held = 0
+        self.report.undeliverable = 0
 
     def refused(self, kind: str, message: str) -> None:
-        """Recovery refuses to act here, and why."""
+        """Note that recovery cannot act in this group. ``message`` is the cause for people."""
         if kind != self.report.refusal:
             logger.error("recovery disabled: %s", fields(group=self._pair, reason=kind, cause=message))
             self.report.refusal = kind
             self._changed()
 
     def layout(self, refusal: str) -> None:
-        """The policy cannot work with this stream's layout, or ('') it can."""
+        """Note the reason why the policy cannot work with the stream. '' = it can."""
         if refusal:
             self.refused(refusal, explained(refusal))
         elif self.report.refusal and self.report.refusal != "no_group":
@@ -123,7 +129,7 @@ class GroupNotes:
         self._changed()
 
     def paused(self) -> None:
-        """An operator paused the group."""
+        """Note that an operator paused the group."""
         if not self.report.paused:
             command = f"reaper groups resume {self._group.keys.word}"
             logger.warning("recovery paused: %s", fields(group=self._pair, to_resume=command))
@@ -131,14 +137,14 @@ class GroupNotes:
             self._changed()
 
     def waits(self, wait: RecoveryWait) -> None:
-        """Recovery waits after a gap in the heartbeats. Logged once a gap."""
+        """Note that recovery waits after a gap in the heartbeats. Each gap is logged once."""
         ends_s = monotonic() + wait.left_ms / 1000
         if ends_s > self._waits_until_s + 1:
             logger.warning("recovery waits for heartbeats: %s", fields(group=self._pair, **wait.facts()))
         self._waits_until_s = ends_s
 
     def call_done(self) -> None:
-        """A recovery call went through, so recovery is not paused or refused any more."""
+        """Note a recovery call that succeeded, so recovery is neither paused nor disabled."""
         self.worked("recover")
         if self.report.paused:
             logger.warning("recovery resumed: %s", fields(group=self._pair))
@@ -152,24 +158,29 @@ class GroupNotes:
     def batch(self, found: Sequence[Recovered]) -> None:
         """Count and log the overdue deliveries of one recovery call."""
         self.telemetry.recovered(found)
-        moved = [row for row in found if row.outcome in _MOVED]
-        if moved:
-            redelivered = sum(row.outcome is Outcome.REDELIVERED for row in moved)
-            self.report.recovered += redelivered
-            logger.info(
-                "recovered stalled deliveries: %s",
-                fields(
-                    group=self._pair,
-                    consumers=first_of({row.consumer or b"none (XNACK)" for row in moved}),
-                    redelivered=redelivered,
-                    quarantined=len(moved) - redelivered,
-                ),
-            )
         for row in found:
+            if row.outcome in _MOVED:
+                self._moved[row.outcome] += 1
+                self._moved_from.add(row.consumer or b"none (XNACK)")
+            self.report.recovered += row.outcome is Outcome.REDELIVERED
             self._note_failure(row)
+        self.log_recovered()
+
+    def log_recovered(self, *, at_the_end: bool = False) -> None:
+        """Log how many deliveries were recovered since the last line, at the end of the term or after a second."""
+        now = anyio.current_time()
+        if self._moved and (at_the_end or now - self._moved_logged_at >= RECOVERED_LOG_S):
+            facts = fields(
+                group=self._pair,
+                consumers=first_of(self._moved_from),
+                redelivered=self._moved[Outcome.REDELIVERED],
+                quarantined=self._moved[Outcome.QUARANTINED],
+            )
+            logger.info("recovered stalled deliveries: %s", facts)
+            self._moved, self._moved_from, self._moved_logged_at = Counter(), set(), now
 
     def _note_failure(self, row: Recovered) -> None:
-        """Log a delivery that did not become ready. The others have a line together."""
+        """Log a delivery that did not become ready."""
         match row.outcome:
             case Outcome.DEAD_LETTERED:
                 logger.error(
@@ -189,14 +200,14 @@ class GroupNotes:
                     fields(group=self._pair, entry=row.entry_id),
                 )
             case Outcome.HELD:
-                self.report.held += 1
+                self.report.undeliverable += 1
                 logger.error(
                     "cannot redeliver an entry, retrying at the next full scan: %s",
                     fields(group=self._pair, entry=row.entry_id, cause=explained(text(row.detail))),
                 )
 
     def lost(self, consumer: bytes, deliveries: int, *, is_certain: bool) -> None:
-        """A third party deleted a consumer. Its deliveries are lost, or in doubt: they may have been settled."""
+        """Note lost deliveries of a deleted consumer. Unless ``is_certain``, they may have been settled."""
         loss = telemetry.CERTAIN if is_certain else telemetry.IN_DOUBT
         self.telemetry.count(instruments.LOST_DELIVERIES, deliveries, loss=loss)
         facts = fields(
@@ -213,14 +224,14 @@ class GroupNotes:
             logger.warning("a consumer was removed, its pending deliveries are settled or lost: %s", facts)
 
     def cleaned_up(self, unread_ms: int, *, is_group_lost: bool) -> None:
-        """A cleanup found for how long no consumer has read, and whether a third party destroyed the group."""
+        """Note for how long no consumer has read, and whether a third party destroyed the group."""
         self.report.unread_ms = unread_ms
         if is_group_lost:
             self.telemetry.count(instruments.LOST, loss=telemetry.LOST_GROUP)
             logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._pair))
 
     def moved(self, moved: DueMoves) -> None:
-        """Due jobs were made ready, except those that cannot be, and quarantined jobs were released."""
+        """Note due jobs that were made ready, or cannot be, and released quarantined jobs."""
         now = anyio.current_time()
         if moved.held:
             self._last_held_at = now
@@ -232,7 +243,7 @@ class GroupNotes:
     # ---- false recoveries
 
     def false_recovery(self, consumer: bytes, deliveries: int) -> None:
-        """A third-party consumer settled so many deliveries after another one was recovered from it."""
+        """Note deliveries that a third-party consumer settled after another one was recovered from it."""
         self.telemetry.count(instruments.FALSE_RECOVERIES, deliveries)
         self._false_recoveries[text(consumer)[:NAME_CHARS]] += deliveries
         self.report.false_recoveries += deliveries

@@ -24,7 +24,7 @@ from workers.runtime.settings import to_ms
 logger = logging.getLogger(__name__)
 
 LOOKS = 8
-"""A delivery is looked at again after an eighth of its age, so its age when it was settled is known as exactly."""
+"""A delivery is read again after an eighth of its age, so its age at its settlement is as exact."""
 SOONEST_MS = 1_000
 """The shortest time between two looks at an overdue delivery."""
 LOG_MS = 60_000
@@ -32,14 +32,14 @@ LOG_MS = 60_000
 
 
 class ObserverLease(GroupLease):
-    """Stands for the lease: the first observer in the order reads the group."""
+    """Replaces the lease. The first observer in the order reads the group."""
 
-    async def take(self, holder: str, *, token: int = 0) -> Taken:  # noqa: ARG002 - as of a lease
+    async def take(self, holder: str, *, token: int = 0) -> Taken:  # noqa: ARG002 - the interface of a lease
         """Return whether the policy could work. An observer has no token."""
         return Taken(holder, refusal=await layout_refusal(self._client, self.keys.stream, self.group.redelivery))
 
     def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:  # noqa: ARG002
-        """Read new deliveries. The answer is that of ``tick.lua``."""
+        """Read new deliveries. The answer has the form of ``tick.lua``."""
         sources = [(self.keys.stream, after)] + ([(self.keys.retry, retry_after)] if retry_after else [])
         replies: list[Any] = []
 
@@ -56,13 +56,12 @@ class ObserverLease(GroupLease):
         """Leave the group to the first observer."""
         answered("observed")
 
-    async def hand(self, holder: str, to: str, why: str) -> bool:  # noqa: ARG002
-        """Do nothing."""
-        return True
+    async def hand(self, holder: str, to: str, why: str) -> None:
+        """Return at once, because an observer has no lease."""
 
 
 class Observer(GroupWriter):
-    """Stands for the writes of a holder, and counts in the report of the group. Ages and instants are ms."""
+    """Replaces the writes of a holder by counts in the report of the group. Ages and instants are ms."""
 
     def __init__(self, context: ReplicaContext, group: WatchedGroup, report: GroupReport) -> None:
         super().__init__(context, group, Authority())
@@ -74,7 +73,7 @@ class Observer(GroupWriter):
         self._logged = 0, 0
 
     async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered]:
-        """Count deliveries that would be recovered. Return which are gone, and when to look again at the others."""
+        """Count deliveries that would be recovered. Return which are gone, and the time to look again at other ones."""
         pipeline = self._client.pipeline(transaction=False)
         for entry_id in entry_ids:
             pipeline.execute_command("XPENDING", source, self.keys.group, entry_id, entry_id, 1)

@@ -26,7 +26,7 @@ from workers.runtime.clock import monotonic_ms
 
 FIRST = b"-"
 MOST_GONE = 200_000
-"""So many entries are remembered of those that were settled between two full scans."""
+"""Entries settled between two full scans that are remembered."""
 LATEST_BYTES = 40_000
 """About 2,000 entry IDs."""
 _NOBODY = NOBODY.encode()
@@ -48,30 +48,30 @@ class Scanner:
     """An entry that was given back is ready where it is. It falls due a visibility timeout after a reader has taken it,
     from now on."""
     forgotten: Callable[[Sequence[bytes]], None] = lambda _entry_ids: None
-    """Called with entries that a full scan did not find any more."""
+    """Called with entries that the latest full scan did not find."""
     false_recoveries: FalseRecoveries = field(default_factory=FalseRecoveries)
     after: bytes = FIRST
-    """Where the next page of new deliveries begins: behind the highest ID seen."""
+    """Start of the next page of new deliveries, behind the highest ID seen."""
     _pages: int = 0
-    """Pages that were asked for and have not come yet."""
+    """Pages without an answer yet."""
     _held: dict[bytes, bytearray] = field(default_factory=dict)
     _held_before: dict[bytes, bytearray] = field(default_factory=dict)
     _gone: dict[bytes, None] = field(default_factory=dict)
     _recovered: dict[bytes, None] = field(default_factory=dict)
-    """Since the page was asked for that is under way."""
+    """Entries recovered since the page without an answer was requested."""
 
     def recovered(self, entry_ids: Iterable[bytes]) -> None:
-        """Note entries that we have recovered, because a page that is under way may show their former state."""
+        """Note recovered entries, because a page without an answer may show their former state."""
         if self._pages:
             self._recovered.update(dict.fromkeys(entry_ids))
 
     def gone(self, entry_id: bytes) -> None:
-        """Note that a delivery is not pending any more, and not by us."""
+        """Note that a delivery is not pending any more, and was not recovered."""
         if len(self._gone) < MOST_GONE:
             self._gone[entry_id] = None
 
     def forget_holders(self, consumers: Iterable[bytes]) -> None:
-        """Forget the entries of ``consumers``, which we have deleted when they had none."""
+        """Forget the entries of ``consumers``, which the cleanup deleted because they had none."""
         for consumer in consumers:
             self._held.pop(consumer, None)
             self._held_before.pop(consumer, None)
@@ -82,7 +82,7 @@ class Scanner:
         self._held_before = {}
 
     def gone_by_consumer(self) -> dict[bytes, Sequence[bytes]]:
-        """Return the entries that are gone since the full scan before, and not by us, by their former consumer."""
+        """Return the entries that are gone since the full scan before, and not recovered, by their former consumer."""
         held = {consumer: dict.fromkeys(bytes(ids).split()) for consumer, ids in self._held_before.items()}
         found = {consumer: [entry_id for entry_id in ids if entry_id in self._gone] for consumer, ids in held.items()}
         return {consumer: ids for consumer, ids in found.items() if ids}
@@ -103,7 +103,7 @@ class Scanner:
         return entries
 
     def _all_held(self) -> dict[bytes, bytearray]:
-        """Return the entries of each consumer since the last full scan that was evaluated, as others failed meanwhile.
+        """Return the entries of each consumer since the last complete scan, because later scans failed.
 
         Entries that are neither pending nor gone are left out, because Redis may deny a part of every scan.
         """
@@ -127,7 +127,7 @@ class Scanner:
             entries += len(rows)
             if len(rows) < self.page:
                 return entries
-            start = _behind(rows)  # not `after`: a tick may have come meanwhile
+            start = _behind(rows)  # not `after`, because a tick may have moved it
 
     def recovered_from(self, consumer: bytes) -> None:
         """Note that a delivery of ``consumer`` was recovered, and watch the latest of the others that it holds."""
@@ -135,11 +135,11 @@ class Scanner:
         self.false_recoveries.recovered(consumer, (one for one in bytes(held).split() if one in self.timers))
 
     def page_begins(self) -> None:
-        """Remember the entries that we recover from now on. The page that is asked for may show their former state."""
+        """Remember entries that are recovered from now on. The next page may show their former state."""
         self._pages += 1
 
     def page_ends(self) -> None:
-        """Note that a page was read, or did not come."""
+        """Note that a page was read, or failed."""
         self._pages -= 1
         if not self._pages:
             self._recovered = {}
@@ -148,7 +148,7 @@ class Scanner:
         """Arm a timer for each row of ``XPENDING``. The next page begins behind the last one."""
         if not rows:
             return
-        # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
+        # One scan may have a million rows. Overdue and unowned (idle -1) deliveries are due now.
         now, visibility_ms, arm, keep = monotonic_ms(), self.visibility_ms, self.timers.arm, self.timers.keep
         held, recovered = self._held, self._recovered
         ready_ms, unowned_ms = (CLAIM_READY_MS, 0) if self.in_place else (inf, -inf)
@@ -160,7 +160,7 @@ class Scanner:
                 ids = held[consumer] = bytearray()
             ids += entry_id + b" "
             if idle_ms >= ready_ms or idle_ms < unowned_ms:
-                if not keep(entry_id):  # a scan does not know the time better than the timer
+                if not keep(entry_id):  # the timer is more exact than a scan
                     arm(entry_id, now + visibility_ms)
             elif 0 < idle_ms < visibility_ms:
                 arm(entry_id, now + visibility_ms - idle_ms)
@@ -168,7 +168,7 @@ class Scanner:
                 # Overdue, or just delivered. After the server's clock was set back, the idle time stays 0 for long. The
                 # script restarts it, and returns when the entry is due.
                 arm(entry_id, now)
-        held.pop(_NOBODY, None)  # no consumer that could be missing
+        held.pop(_NOBODY, None)  # it is no consumer that a third party could delete
         self.after = _behind(rows)
         self.armed()
 

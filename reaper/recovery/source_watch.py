@@ -1,7 +1,4 @@
-"""Watches one source of a group, which is the stream or the retry stream. Its timers cause the recovery calls.
-
-A timer is a hint, and the script decides.
-"""
+"""Watches one source of a group, which is the stream or the retry stream. Its timers cause the recovery calls."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -21,9 +18,9 @@ from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
 
 RETRY_MS = 1_000
-"""When a delivery is tried again whose recovery call did not come back."""
+"""Pause before a delivery is tried again after its recovery call failed."""
 RECOVER_BATCH = 96
-"""Deliveries in one call. More recover a mass a little faster, and let others wait longer for the server."""
+"""Deliveries in one call. A larger batch recovers a mass a little faster, but blocks the server for longer."""
 
 
 class SourceWatch:
@@ -62,11 +59,11 @@ class SourceWatch:
         )
 
     def stop(self) -> None:
-        """Stop firing (the stream is gone)."""
+        """Stop firing, because the stream does not exist any more."""
         self._is_stopped = True
 
     def _gone(self, entry_ids: Sequence[bytes]) -> None:
-        """Take entries that are not pending any more, and not by us."""
+        """Note entries that are not pending any more, and were not recovered."""
         self._writer.gone(entry_ids)
         for consumer, deliveries in Counter(self.scanner.false_recoveries.gone(entry_ids)).items():
             self._notes.false_recovery(consumer, deliveries)
@@ -88,7 +85,7 @@ class SourceWatch:
         return (due - now) / 1000 if due > now else await self._fire_batch(now)
 
     async def _help(self) -> float | None:
-        """Make a second call. While the server runs one, the replica reads the answer to the other."""
+        """Make a second call. While the server runs it, the replica reads the answer to the first one."""
         pause_s = await self._fire()
         return None if pause_s else pause_s
 
@@ -104,7 +101,7 @@ class SourceWatch:
         except (RedisError, OSError) as error:
             self.scanner.false_recoveries.forget(due)
             self._notes.failed("recover", error)
-            self._wake_moves()  # some may have been quarantined all the same
+            self._wake_moves()  # the script may have quarantined jobs before the reply was lost
             await anyio.sleep(RETRY_MS / 1000)
         return 0
 

@@ -18,7 +18,7 @@ from workers.telemetry.names import Attributes
 
 
 class GroupTelemetry:
-    """Without traces and metrics, each method checks a flag and returns."""
+    """Spans and metrics of one group. Without an exporter, each method checks a flag and returns."""
 
     __slots__ = ("_by_group", "_group", "_token")
 

@@ -3,15 +3,14 @@
 A million of them must stay small, so there is no object per timer. Timers that are due within the same few
 milliseconds share a bucket, and one heap orders the buckets.
 
-The newest knowledge counts: `arm` moves a timer later (an extension) as well as earlier. A move by less than
-`TOLERANCE_MS` is no move, so a scan that measures the same idle time again is cheap.
+`arm` moves a timer earlier or later. A move by less than `TOLERANCE_MS` is no move, so a scan that measures the same
+idle time again is cheap.
 
 Redis sends no notice of an ``XACK``. So a full scan calls `begin_sweep`, arms the entries that it finds,
 and then calls `sweep`, which forgets all others.
 """
 
 import heapq
-from collections.abc import Iterable
 
 BUCKET_MS = 5
 TOLERANCE_MS = 50
@@ -55,10 +54,6 @@ class Timers:
 
     def __contains__(self, entry_id: object) -> bool:
         return entry_id in self._by_id
-
-    def ids(self) -> Iterable[bytes]:
-        """Return the entry IDs that have a timer."""
-        return self._by_id.keys()
 
     def arm(self, entry_id: bytes, due_ms: int) -> None:
         """Set the timer of ``entry_id`` to ``due_ms``, rounded up to the bucket."""

@@ -19,7 +19,7 @@ from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
 SHIELD_S = 30.0
-"""A write that was begun may take so long, also if the term ends meanwhile. It is fenced."""
+"""The longest time for a write that has begun, also if the term ends meanwhile. It is fenced."""
 
 Answer = TypeVar("Answer")
 
@@ -27,23 +27,20 @@ REPORT_LOST = load_script("reaper", "report_lost")
 
 
 class GroupWriter:
-    """Writes of one term in one group. All methods raise what redis-py raises; all are fenced."""
+    """Writes of one term in one group. All are fenced. All methods raise redis-py's errors."""
 
     def __init__(self, context: ReplicaContext, group: WatchedGroup, authority: Authority) -> None:
         self.group = group
         self.keys = group.keys
         self.reads = context.reads
-        """For calls that find and report, which may wait for each other."""
+        """For scans and maintenance."""
         self.has_journal = context.settings.journal
         self.moves = GroupMoves(group.keys, context.settings.journal_limit, authority)
         """The scripts that embedded workers call, too."""
         self._client: Redis = context.recoveries
 
     async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
-        """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover.lua``).
-
-        Returns what became of each.
-        """
+        """Recover overdue ones of ``entry_ids`` (ascending) in ``source``. Return a row for each (``recover.lua``)."""
         found = await _finished("recover", lambda: self.moves.recover(self._client, source, entry_ids))
         failpoint("recover.after_write")
         if isinstance(found, Refusal):
@@ -59,7 +56,7 @@ class GroupWriter:
         return rows + [Recovered(entry_id, other) for entry_id in entry_ids if entry_id not in named]
 
     def gone(self, entry_ids: Iterable[bytes]) -> None:
-        """Learn which deliveries are not pending any more, and not by us. Only an observer counts them."""
+        """Note deliveries that are not pending any more, and were not recovered. Only an observer counts them."""
 
     async def move_due(self) -> DueMoves | Refusal:
         """Make due jobs ready, and release a quarantined job if it may be released."""
@@ -68,9 +65,9 @@ class GroupWriter:
     async def report_lost(
         self, source: str, consumer: bytes, entry_ids: Sequence[bytes], *, is_certain: bool
     ) -> list[bytes] | Refusal:
-        """Report those of ``entry_ids`` that are lost: not pending, and delivered before (``report_lost.lua``).
+        """Report those of ``entry_ids`` that are delivered and not pending, and return them (``report_lost.lua``).
 
-        ``consumer`` held them in ``source``. Returns the lost ones.
+        ``consumer`` held them in ``source``.
         """
         return await self.moves.run(
             REPORT_LOST, lambda *lost: list(lost), self.reads, source, consumer, int(is_certain), *entry_ids
@@ -82,14 +79,14 @@ class GroupWriter:
 
     async def registrations(self, consumers: Sequence[bytes]) -> dict[bytes, int]:
         """Return for how many ms the registrations of workers count, by their consumer."""
-        found: Any = await self.reads.hmget(self.keys.settings, [b"member:" + consumer for consumer in consumers])
+        found: Any = await self.reads.hmget(self.keys.settings, [b"registration:" + consumer for consumer in consumers])
         now_ms = await server_ms(self.reads)
         fields = {consumer: value.split(b",") for consumer, value in zip(consumers, found, strict=True) if value}
         return {one: whole_number(words[0], 0) - now_ms for one, words in fields.items() if len(words) > 1}
 
 
 async def _finished(what: str, write: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Make a write, and let it finish once begun, so that its result is known. Raises what redis-py raises."""
+    """Make a write, and let it finish once begun, so that its result is known. Raises redis-py's errors."""
     failpoint(f"{what}.before_write")
     with anyio.CancelScope(shield=True, deadline=anyio.current_time() + SHIELD_S):
         return await write()

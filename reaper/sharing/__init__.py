@@ -1,10 +1,12 @@
-"""How replicas share the groups: each group has a lease, and the holder of the lease serves the group.
+"""Shares the groups among replicas. Each group has a lease, and the holder of the lease serves the group.
 
-`registry` says which replicas are alive. `ranking` says, without any vote, which of them should serve a group.
-`tenure` takes the lease of one group, has the group served, and hands the lease over when another replica should serve
-the group. `tenures` has one for each group.
+- `registry` knows the live replicas.
+- `ranking` orders them for each group, without a vote.
+- `tenure` takes the lease of one group, and hands it over when another replica comes first.
+- `tenures` has one tenure for each group.
+- `discovery` finds the groups of patterns.
 
-What holds here. Only the lease decides: each script that writes compares it, so a replica that is paused, or wrong
-about the others, writes nothing. The registry and the ranking decide only who tries first. A lease that nobody renews
-expires.
+Only the lease decides, because each script that writes compares it. A replica that was paused, or that has an old view
+of the others, cannot write. The registry and the ranking only decide which replica tries first. A lease expires without
+renewal.
 """

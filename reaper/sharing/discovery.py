@@ -1,7 +1,7 @@
-"""Finds the streams that fit the patterns of the settings, and knows the groups that were found.
+"""Finds the streams that fit the patterns of the settings, and reads the groups that were found.
 
-The replicas take turns. One scans, and writes what it found to a hash (`reaper.watched`), which all of them read. So
-only one of the replicas needs the right to `SCAN`. A replica without it passes its turn on.
+The replicas take turns. One scans, and writes the groups to a hash (`reaper.watched`), which all of them read. So only
+one replica needs the right to `SCAN`. A replica without it passes its turn on.
 """
 
 import logging
@@ -20,7 +20,7 @@ from reaper.watched import change_watched, read_found
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import group_keys, split_pair
 from workers.protocol.log_fields import fields
-from workers.protocol.meaning import Meaning, in_words, is_nothing_there, is_outage, meaning_of
+from workers.protocol.meaning import Meaning, in_words, is_missing_key, is_outage, meaning_of
 from workers.protocol.messages import text
 from workers.protocol.routing import RoutedClient
 from workers.runtime.clock import monotonic
@@ -30,15 +30,15 @@ from workers.runtime.settings import to_ms
 logger = logging.getLogger(__name__)
 
 COUNT = 1_000
-"""Keys that the server looks at in one call. The pause behind a call is as long as the call took."""
+"""Keys that the server looks at in one call. The pause after a call is as long as the call."""
 NAMED = 3
-"""So many groups that come or go at once are logged by name."""
+"""Up to this number, groups that come or go together are logged by name."""
 RETRY_S = 1.0
 READ = "read which groups to watch"
 
 
 class Discovery:
-    """The groups that are watched besides those that the settings name. `run` must be running."""
+    """The watched groups outside the settings. `run` must be running."""
 
     def __init__(self, context: ReplicaContext, tenures: Tenures, digest: str) -> None:
         """Replicas with the same ``digest`` of their settings take turns."""
@@ -53,9 +53,9 @@ class Discovery:
         self._digest = digest
         self._may_scan_at_s = float("-inf")
         self.scan = ""
-        """How the last scan of this replica went: SCANNED, or why it failed. '' = there was none."""
+        """`SCANNED`, or the error of the last scan of this replica. Empty before the first scan."""
         self.found: Mapping[str, str] | None = None
-        """The pattern that found each group, '' for one that a person has added. None = not read yet."""
+        """The pattern that found each group, or '' for an added group. None = not read yet."""
         self.troubles = RedisFailures()
 
     # ---- news from the registration
@@ -67,7 +67,7 @@ class Discovery:
         return to_ms(self._settings.discovery) if scans else None
 
     def hear(self, version: str, *, is_our_turn: bool) -> None:
-        """Read the groups if they have changed, and scan if it is our turn."""
+        """Read the groups if their ``version`` has changed, and scan if it is this replica's turn."""
         if version != self._version:
             self._version = version
             self._is_news.set()
@@ -116,17 +116,17 @@ class Discovery:
                     logger.warning("cannot scan for streams: %s", fields(cause=in_words(failure)))
 
     async def _pass_turn_on(self) -> None:
-        """Let another replica scan at once. Try again after an interval, as an administrator may grant the right."""
+        """Let another replica scan at once. Try again after an interval, because the right may be granted."""
         self._may_scan_at_s = monotonic() + self._settings.discovery.total_seconds()
-        with suppress(RedisError, OSError):  # else another one scans an interval later
+        with suppress(RedisError, OSError):  # then another replica scans an interval later
             await self._client.zrem(self._keys.scanned, self._digest)
 
     # ---- scanning
 
     async def _scan(self) -> Exception | None:
-        """Find all groups, and write those that have come or gone. Return why streams were not seen, if some were not.
+        """Find all groups, and write those that have come or gone. Return the error that hid some streams, or None.
 
-        A group that a former pattern found stays known until it is gone. Raises errors of redis-py if it cannot scan.
+        A group that a former pattern found stays known until it is gone. Raises redis-py's errors if it cannot scan.
         """
         known, found = await read_found(self._client, self._keys), dict[str, str]()
         failure = await self._find(found)
@@ -150,25 +150,25 @@ class Discovery:
         return failure
 
     async def _is_gone(self, pair: str) -> bool:
-        """Ask again, because a scan misses streams of an unreachable node, and streams that move to another node."""
+        """Read the group itself, because a scan misses streams of an unreachable node, and streams that move."""
         stream, group = split_pair(pair) or ("", "")
         try:
             groups = await self._client.xinfo_groups(stream)
         except (RedisError, OSError) as error:
-            return is_nothing_there(error)
+            return is_missing_key(error)
         return all(text(one["name"]) != group for one in groups)
 
 
 async def _add_groups(
     node: Redis, streams: Mapping[str, Sequence[GroupSettings]], found: dict[str, str]
 ) -> Exception | None:
-    """Add those of the groups that are looked for in these streams. Return the error of a right that is missing."""
+    """Add the groups of these streams that fit the patterns. Return the error of a missing right, or None."""
     pipeline, denied = node.pipeline(transaction=False), None
     for stream in streams:
         pipeline.xinfo_groups(stream)
     replies = await pipeline.execute(raise_on_error=False) if streams else []
     for (stream, patterns), groups in zip(streams.items(), replies, strict=True):
-        if isinstance(groups, Exception):  # it was deleted, it moves to another node, or we lack the right
+        if isinstance(groups, Exception):  # the stream was deleted, it moves to another node, or a right is missing
             denied = groups if meaning_of(groups) is Meaning.DENIED else denied
             continue
         names = {text(group["name"]) for group in groups}
@@ -199,7 +199,7 @@ def _is_usable(name: str, pattern: GroupSettings) -> bool:
 
 
 async def _streams(node: Redis, patterns: Sequence[GroupSettings]) -> AsyncIterator[list[str]]:
-    """Yield the names of the streams at a node, page by page. At most half of the time, the server works for us."""
+    """Yield the names of the streams at a node, page by page. Pauses take half of the time."""
     one = {pattern.stream for pattern in patterns}
     match = redis_pattern(one.pop()) if len(one) == 1 else None
     cursor = None

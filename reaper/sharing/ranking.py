@@ -1,4 +1,4 @@
-"""Says in which order replicas should serve a group. Pure.
+"""Orders the replicas for each group. Pure.
 
 Each replica has a score for each group (rendezvous hashing). So all replicas find the same order without a vote, and
 only the groups of a replica that comes or goes move.

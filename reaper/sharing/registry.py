@@ -1,8 +1,8 @@
-"""Registers one replica, and knows which replicas are alive.
+"""Registers one replica, and knows the live replicas.
 
-A replica registers at least every 1.25 s. Every few seconds, and soon after a change, it also writes what it says of
-itself (`reaper.replicas`). It writes the groups that it watches when they change. If Redis does not answer, all keep
-the order that they know.
+A replica registers at least every 1.25 s. Every few seconds, and soon after a change, it also writes its
+heartbeat (`reaper.replicas`). It writes its watched groups when they change. Without an answer of Redis, it keeps the
+order of the replicas.
 """
 
 import hashlib
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 REGISTER = load_script("reaper", "register")
 REGISTRATION = "registration"
 MISSED = 3
-"""A replica is gone once it has missed so many registrations."""
+"""A replica that missed this many registrations is not alive."""
 FORGET_S = 300.0
-"""A replica that is gone for longer is forgotten."""
+"""A replica that is not alive for longer is forgotten."""
 REST = 10
-"""What a replica says of itself takes at most this part of its time, also while 10,000 leases change hands."""
+"""Building heartbeats takes at most one part in `REST` of the time, also while 10,000 leases change hands."""
 PROMPT_S = 1.0
-"""An answer that took longer does not say what time the server has now."""
+"""The time in a slower answer is not used, because it is not exact."""
 
 
 def digest_of(settings: ReaperSettings) -> str:
@@ -51,28 +51,27 @@ class Registry:
     """One replica's registration, and its view of the others. `run` must be running."""
 
     def __init__(self, context: ReplicaContext, tenures: Tenures, replica: Callable[[int], Replica]) -> None:
-        """``replica`` returns what to say of the replica at a time in ms of the server's clock."""
+        """``replica`` returns the heartbeat at a time in ms of the server's clock."""
         self._context = context
-        self._settings = context.settings
         self._keys = context.settings.namespace_keys
         self._interval = context.settings.registration
-        """The time between two registrations."""
+        """Time between two registrations."""
         self._tenures = tenures
         self._replica = replica
         self.digest = digest_of(context.settings)
         """Digest of the settings that replicas must share."""
         self.discovery = Discovery(context, tenures, self.digest)
         self._asked = anyio.Event()
-        self._told_at = self._due_at = float("-inf")
+        self._written_at = self._due_at = float("-inf")
         self._took_s = 0.0
-        """For how long the replica last gathered what to say."""
-        self._told_watched: Sequence[str] | None = None
+        """Seconds in which the last heartbeat was built."""
+        self._written_watched: Sequence[str] | None = None
         self.troubles = RedisFailures()
         context.changed = self.at_once
 
     def at_once(self) -> None:
-        """Write what the replica says of itself soon, after a change."""
-        self._due_at = self._told_at + REST * self._took_s
+        """Write the heartbeat soon, after a change."""
+        self._due_at = self._written_at + REST * self._took_s
         self._asked.set()
 
     async def run(self) -> None:
@@ -87,7 +86,7 @@ class Registry:
                 await self._asked.wait()
 
     async def leave(self) -> None:
-        """Remove the registration, if that can be done."""
+        """Remove the registration, if Redis answers."""
         try:
             await self._context.leases.zrem(self._keys.live, f"{self.digest}/{self._context.replica_id}")
             await self._context.leases.hdel(self._keys.replicas, self._context.replica_id)
@@ -97,31 +96,31 @@ class Registry:
 
     async def _register(self) -> None:
         context, began = self._context, monotonic()
-        word, watched = "", self._tenures.pairs
+        heartbeat, watched = "", self._tenures.pairs
         if context.clock_offset_ms and began >= self._due_at:
-            word = self._replica(context.server_ms()).to_json()
+            heartbeat = self._replica(context.server_ms()).to_json()
             self._took_s = monotonic() - began
         gone_ms = to_ms(self._interval * MISSED)
-        pairs = "" if watched == self._told_watched else "\n".join(watched) or "\n"
+        pairs = "" if watched == self._written_watched else "\n".join(watched) or "\n"
         keys, scan_ms = self._keys, self.discovery.interval_ms
-        at_ms, is_told, version, is_our_turn, *able = await REGISTER.run(
+        at_ms, is_stored, version, is_our_turn, *able = await REGISTER.run(
             context.leases,
             [keys.replicas, keys.live, keys.drained, keys.groups, keys.watched, keys.scanned],
             [
-                self.digest, context.replica_id, word, gone_ms, round(FORGET_S * 1000), pairs,
+                self.digest, context.replica_id, heartbeat, gone_ms, round(FORGET_S * 1000), pairs,
                 "" if scan_ms is None else scan_ms,
             ],
         )  # fmt: skip
         self.discovery.hear(text(version), is_our_turn=bool(is_our_turn))
-        self._told_watched = watched if is_told else None
-        if word:
-            self._told_at, self._due_at = began, began + self._settings.heartbeat.total_seconds()
+        self._written_watched = watched if is_stored else None
+        if heartbeat:
+            self._written_at, self._due_at = began, began + context.settings.heartbeat.total_seconds()
         if monotonic() - began <= PROMPT_S:
             if not context.clock_offset_ms:
-                self._asked.set()  # the first word can be written now
+                self._asked.set()  # the first heartbeat can be written now
             context.clock_offset_ms = int(at_ms) - monotonic_ms()
-        if self.troubles.works(REGISTRATION, monotonic()):
-            logger.warning("Redis answers again")
+        if ended := self.troubles.works(REGISTRATION, monotonic()):
+            logger.warning("Redis answers again: %s", fields(**ended))
         found = tuple(sorted(map(text, able)))
         if found != context.able:
             context.able = found
@@ -129,7 +128,7 @@ class Registry:
             self._tenures.rerank()
 
     def failed(self, what: str, error: BaseException) -> None:
-        """Log once that the replica could not do ``what`` in its namespace."""
+        """Log once that the task ``what`` failed in the namespace."""
         if self.troubles.failed(REGISTRATION, error, monotonic()):
             logger.warning(
                 "cannot reach Redis: %s" if is_outage(error) else "Redis rejects the replica: %s",

@@ -1,4 +1,4 @@
-"""One group, as one replica sees it: wait for the lease, hold it, leave it, and wait again."""
+"""One group in one replica, which waits for the lease, holds it, leaves it, and waits again."""
 
 import logging
 import random
@@ -29,17 +29,17 @@ logger = logging.getLogger(__name__)
 
 TAKE = "take the lease"
 RETRY_S = (0.1, 0.5)
-"""Pause after an attempt whose outcome is unknown."""
+"""Shortest and longest pause after an attempt whose outcome is unknown."""
 UNABLE_S = 1.0
-"""Pause before a server is asked again that does not support the policy of the group."""
+"""Pause before the next attempt on a server that does not support the policy of the group."""
 EXPIRY_JITTER_S = 0.05
-"""Replicas that wait for the same expiry do not attempt in the same instant."""
+"""Replicas that wait for the same expiry try at different times within this."""
 LOOKS = 9
-"""The second in the order looks every so many ticks whether somebody holds the lease, the third half as often."""
+"""Ticks after which the second replica in the order reads the lease. The third one reads it half as often."""
 LEAVE_S = 10.0
-"""For so long a replica tries to hand a lease over."""
+"""How long a replica tries to hand a lease over."""
 KEEPS = 30
-"""A replica keeps a lease for so many ticks that those who come first have not taken, and then offers it again."""
+"""Ticks for which a replica keeps a lease that was not taken in time by the first one. Then it offers it again."""
 FAILURE_PAUSE_S = (0.5, 1.0)
 
 
@@ -56,31 +56,31 @@ class Tenure:
         self._notes = GroupNotes(group, context.changed)
         self._alarm = Alarm(self.go_on)
         self._is_busy = self._is_woken = False
-        """Work or a call is under way; and it is time to go on when that has ended."""
+        """Whether work or a call is under way, and whether `go_on` was called meanwhile."""
         self._was_free = False
-        """At the last look, the lease was free, or offered to another replica."""
+        """The lease was free, or offered to another replica, when it was last read."""
         self._look_at_s = self._keeps_until_s = 0.0
         self._holder = ""
-        """The value that we take the lease by; '' = the next attempt draws one."""
+        """Value of the lease in the next attempt. Empty = the attempt draws a new one."""
         self._may_be_ours = False
-        """The lease may have that value, after an attempt without an answer."""
+        """The lease may have that value, because the last attempt had no answer."""
         self._watch: GroupWatch | None = None
         self._left: anyio.Event | None = None
-        """Set when the group was left for good; None = it stays."""
+        """Set when the group was left for good. None before `stop`."""
         self._is_watched = True
         self.has_answer = False
-        """Redis has said who holds the lease."""
+        """Redis has returned the holder of the lease."""
         self.terms = 0
 
     # ---- from outside
 
     def begin(self) -> None:
-        """Serve the group whenever it is ours, until `stop`. Errors of Redis do not end it."""
+        """Serve the group in each term of this replica, until `stop`. Errors of Redis do not end it."""
         self._context.notices.add(self._notice, [self._lease.keys.lease])
         self.go_on()
 
     def stop(self, *, is_watched: bool) -> anyio.Event:
-        """Leave the group for good, and return an event for the end. A watched group goes to another replica."""
+        """Leave the group for good, and return an event for the end. Another replica gets it if it ``is_watched``."""
         self._left, self._is_watched = anyio.Event(), is_watched
         self._context.notices.remove(self._notice, [self._lease.keys.lease])
         self._alarm.cancel()
@@ -96,7 +96,7 @@ class Tenure:
 
     @property
     def _order(self) -> list[str]:
-        """The replicas that may hold the group, the first one first."""
+        """The replicas that may hold the group, in their order."""
         able = self._context.able or ()
         if able is not self._ranked[0]:
             self._ranked = able, ranked(able, self.group.keys.pair)
@@ -104,14 +104,14 @@ class Tenure:
 
     @property
     def _rank(self) -> int | None:
-        """How many replicas come before this one; None = it may not hold the group, or does not know yet."""
+        """Number of replicas that come before this one. None = it may not hold the group, or the order is unknown."""
         order, me = self._order, self._context.replica_id
         return order.index(me) if me in order else None
 
     # ---- waiting
 
     def go_on(self) -> None:
-        """Do what it is time for: take the lease, look who holds it, or hand it over."""
+        """Take the lease, read it or hand it over, if it is time."""
         if self._left:
             return
         if self._is_busy:
@@ -123,7 +123,7 @@ class Tenure:
             self._take_turn()
 
     def _wait(self, pause_s: float) -> None:
-        """Go on after a pause, or when a notice comes or the order changes."""
+        """Go on after a pause, a notice or a new order."""
         self._is_busy = False
         if self._left is None:
             pause_s = 0 if self._is_woken else pause_s
@@ -136,21 +136,21 @@ class Tenure:
             self._left.set()
 
     def _start(self, work: Work) -> None:
-        """Do it in a task, in its turn."""
+        """Start ``work`` in a task, in its turn."""
         self._is_busy = True
         self._context.tasks.start_in_turn(work)
 
     def _hand_over_if_due(self, watch: GroupWatch) -> None:
-        left_s = self._keeps_until_s - anyio.current_time()
-        if self._rank == 0 or not self._order:
+        left_s, rank = self._keeps_until_s - anyio.current_time(), self._rank
+        if rank == 0 or not self._order:
             return
-        if left_s <= 0:
+        if rank is None or left_s <= 0:  # a replica without a rank was drained
             watch.end(EndOfTerm.HANDED_OVER)
         else:
             self._wait(left_s)
 
     def _take_turn(self) -> None:
-        """Take the lease if it is our turn, or see whether it is."""
+        """Take the lease if this replica comes first. Otherwise read it now and then."""
         rank, now = self._rank, anyio.current_time()
         if rank == 0 or self._may_be_ours:
             self._start(self._attempt)
@@ -161,7 +161,7 @@ class Tenure:
             self._wait(self._look_at_s - now)
 
     def _looked(self, found: str | Exception) -> None:
-        """Take the lease if it was offered to us, or stays free. Otherwise leave it to the other replicas."""
+        """Take the lease if it was offered to this replica, or stays free. Otherwise leave it to other replicas."""
         if isinstance(found, Exception):
             self._notes.failed(TAKE, found)
             self._wait(random.uniform(*RETRY_S))
@@ -182,7 +182,7 @@ class Tenure:
         self._start(self._attempt)
 
     def _leave_it_s(self, found: str) -> float:
-        """Return for how many seconds to leave a lease to the other replicas that has the value ``found``."""
+        """Return the seconds until this replica reads a lease with the value ``found`` again."""
         if found.startswith(OFFER):
             return OFFER_MS / 1000 + random.uniform(0.02, 0.2)
         if not found:
@@ -201,7 +201,7 @@ class Tenure:
             if self._left is None:
                 term, wait_s = await self._try(self._holder)
         except (RedisError, OSError) as error:
-            # The attempt may have won. The same holder asks again, and its own value counts as won.
+            # The attempt may have succeeded. So the next one has the same value, which counts as a success.
             self._notes.failed(TAKE, error)
         if term:
             self._holder = ""
@@ -210,7 +210,7 @@ class Tenure:
             self._wait(wait_s)
 
     async def _try(self, holder: str) -> tuple[Authority | None, float]:
-        """Return the term, or None and when to try again (s)."""
+        """Return the term, or None and the seconds until the next attempt."""
         unable = await server_refusal(self._context.client, self.group.keys, self.group.redelivery)
         if unable:
             self._notes.layout(unable)
@@ -222,14 +222,14 @@ class Tenure:
         self.has_answer, self._may_be_ours = True, False
         self._notes.worked(TAKE)
         if taken.holder != holder:
-            self._holder = ""  # a call of a term that is over must not pass for one of the next
+            self._holder = ""  # a late call of this attempt must not succeed in a later term
             return None, taken.left_ms / 1000 + random.uniform(0.001, EXPIRY_JITTER_S)
         self._notes.took(taken)
         return Authority(holder, taken.token), 0
 
     @property
     def _level(self) -> int:
-        """The level at which changes of the lease are logged. An observer has none, and logs nothing."""
+        """The log level for changes of the lease. An observer has no lease, so it logs none."""
         if self._context.settings.observe:
             return logging.NOTSET
         return logging.INFO if self._context.watched <= FEW_GROUPS else logging.DEBUG
@@ -251,7 +251,7 @@ class Tenure:
             self.go_on()  # the order may have changed while the lease was taken
 
     def _ended(self, term: Authority, reason: EndOfTerm) -> None:
-        """Go on after a term: leave the lease, and wait for the next one."""
+        """Leave the lease after a term, and wait for the next one."""
         self._watch = None
         self._alarm.cancel()
         self._context.changed()
@@ -265,26 +265,26 @@ class Tenure:
     async def _leave(self, term: Authority, reason: EndOfTerm) -> None:
         """Hand the lease to the next replica in the order, in bounded time. Otherwise it expires.
 
-        The lease of a group that is not watched any more is only freed, because no other replica may want it.
+        The lease of a group that is not watched any more is only freed.
         """
         heirs = self._order if self._is_watched else []
         to = next((one for one in heirs if one != self._context.replica_id), "")
         with anyio.move_on_after(LEAVE_S), suppress(RedisError, OSError):
             await self._lease.hand(term.holder, to, reason)
         if reason is EndOfTerm.FAILED:
-            await anyio.sleep(random.uniform(*FAILURE_PAUSE_S))  # no notice ends the pause: our own one has come
+            await anyio.sleep(random.uniform(*FAILURE_PAUSE_S))  # after `hand`, because its notice would end the pause
         self._wait(0)
 
     # ---- status
 
     @property
     def error(self) -> str:
-        """The current failures with their causes, '' if everything works. For any thread."""
+        """The current failures with their causes. Empty if everything works. For any thread."""
         return self._notes.report.error
 
     @property
     def is_held(self) -> bool:
-        """Tell whether this replica believes that it holds the lease. Each write asks Redis."""
+        """Tell whether this replica believes that it holds the lease. Redis checks it at each write."""
         return self._watch is not None and not self._context.settings.observe
 
     def report(self) -> GroupReport | None:

@@ -11,7 +11,7 @@ from reaper.settings import WatchedGroup
 from reaper.sharing.tenure import LEAVE_S, Tenure
 
 RANKED_AT_ONCE = 250
-"""So many groups learn of another order before other tasks have their turn."""
+"""Groups that apply a new order before other tasks have their turn."""
 
 
 class Tenures:
@@ -26,7 +26,7 @@ class Tenures:
         self._is_stopping = anyio.Event()
 
     async def run(self) -> None:
-        """Serve what is ours until cancelled. At the end, all leases are handed to the other replicas."""
+        """Serve the groups until cancelled, and then hand all leases to other replicas."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._work)
             try:
@@ -35,7 +35,7 @@ class Tenures:
                 self._is_stopping.set()
 
     async def _work(self) -> None:
-        """Run what the groups need until all of them are left, also while `run` is cancelled."""
+        """Run the tasks of the groups until all groups are left, also while `run` is cancelled."""
         context = self._context
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as context.tasks.group:
@@ -50,7 +50,7 @@ class Tenures:
         context.tasks.group = None
 
     def watch(self, watched: Sequence[WatchedGroup]) -> None:
-        """Begin with new groups, and leave removed ones."""
+        """Watch these groups. Begin new ones, and leave removed ones."""
         self._wanted = watched
         if self._context.tasks.group is None or self._is_stopping.is_set():
             return
@@ -65,7 +65,7 @@ class Tenures:
         self.pairs = tuple(self._tenures)
 
     def rerank(self) -> None:
-        """Have each group look again who comes first: a replica has come or gone."""
+        """Apply a new order of the replicas to each group."""
         self._context.tasks.start(self._rerank)
 
     async def _rerank(self) -> None:
@@ -80,7 +80,7 @@ class Tenures:
         yield from self._tenures.copy().items()
 
     def numbers(self) -> dict[str, tuple[int, int]]:
-        """Return how many groups are watched, and held, by pattern."""
+        """Return the numbers of watched and of held groups, by pattern."""
         found: dict[str, tuple[int, int]] = {}
         for _, tenure in self._all():
             watched, held = found.get(tenure.group.pattern, (0, 0))
@@ -89,23 +89,24 @@ class Tenures:
 
     @property
     def held(self) -> int:
-        """How many groups this replica believes that it holds."""
+        """Number of groups whose lease this replica believes to hold."""
         return sum(tenure.is_held for _, tenure in self._all())
 
     @property
     def terms(self) -> int:
-        """How many leases this replica has taken."""
+        """Number of leases that this replica has taken."""
         return sum(tenure.terms for _, tenure in self._all())
 
     @property
     def have_answers(self) -> bool:
-        """Tell whether the replica knows of each group who holds its lease."""
-        return self._context.tasks.group is not None and all(tenure.has_answer for _, tenure in self._all())
+        """Tell whether the replica knows the holder of each group that it may hold. A drained one may hold none."""
+        may_hold = self._context.replica_id in (self._context.able or ())
+        return self._context.tasks.group is not None and all(one.has_answer or not may_hold for _, one in self._all())
 
     def errors(self) -> dict[str, str]:
-        """Return what cannot be done now in which pair."""
+        """Return the current failures, by ``stream/group``."""
         return {pair: tenure.error for pair, tenure in self._all() if tenure.error}
 
     def reports(self) -> dict[str, GroupReport]:
-        """Return the reports of the groups that are served or observed here, or that cannot be, by pair."""
+        """Return reports of groups that this replica serves, observes or cannot serve, by ``stream/group``."""
         return {pair: report for pair, tenure in self._all() if (report := tenure.report())}

@@ -22,11 +22,12 @@ from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
 from reaper.service import Reaper
 from workers.protocol.address import shown_address
+from workers.protocol.meaning import in_words
 from workers.runtime.clock import monotonic
 from workers.runtime.health_server import NO_STORE
 
 KEPT_S = 0.8
-"""How long one read of Redis serves all pages."""
+"""Seconds for which one read of Redis serves all pages."""
 JOB_DEPTH = 10_000
 LONGEST_ID = 300
 
@@ -56,26 +57,31 @@ class Overview:
 
 
 def page_routes(reaper: Reaper, client: Redis) -> list[BaseRoute]:
-    """Return the page, and the data that it asks for. Only the pages use ``client``."""
+    """Return the routes of the page and of its data, which use ``client``."""
     overview = Overview(client, reaper)
+
+    def unreachable(error: Exception) -> Response:
+        why = f"Redis at {shown_address(reaper.settings.redis_url)!r} failed: {in_words(error)}"
+        return JSONResponse({"status": "unreachable", "error": why}, 503, NO_STORE)
 
     async def status(_request: Request) -> Response:
         try:
             return JSONResponse(await overview.look(), headers=NO_STORE)
         except (RedisError, OSError) as error:
-            address = shown_address(reaper.settings.redis_url)
-            why = f"Redis at {address!r} failed: {error}"
-            return JSONResponse({"status": "unreachable", "error": why}, 503, NO_STORE)
+            return unreachable(error)
 
     async def job(request: Request) -> Response:
         wanted = request.query_params.get("id", "").strip()
         if not 0 < len(wanted) <= LONGEST_ID:
-            return _failed(400, f"give a job ID or an entry ID, of {LONGEST_ID} characters at most")
+            why = (
+                f"cannot search: the ID is empty or longer than {LONGEST_ID} characters. Give a job ID or an entry ID."
+            )
+            return JSONResponse({"status": "invalid", "error": why}, 400, NO_STORE)
         try:
             snapshot = await overview.snapshot()
             jobs = [(group, await find_job(client, group.keys, wanted, depth=JOB_DEPTH)) for group in snapshot.groups]
         except (RedisError, OSError) as error:
-            return _failed(503, f"Redis does not answer: {error}")
+            return unreachable(error)
         known = [Explanation(found, group, snapshot).as_json() for group, found in jobs if found.is_known]
         return JSONResponse(known, headers=NO_STORE)
 
@@ -101,7 +107,3 @@ def page_and_policy() -> tuple[str, str]:
 async def _page(_request: Request) -> Response:
     page, policy = page_and_policy()
     return HTMLResponse(page, headers={**NO_STORE, "Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"})
-
-
-def _failed(code: int, why: str) -> Response:
-    return JSONResponse({"error": why}, code, NO_STORE)

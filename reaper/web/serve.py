@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def serving_health(reaper: Reaper) -> AbstractAsyncContextManager[int | None]:
-    """Serve while the block runs, if `health_port` is set; yields the port. Raises ConfigurationError."""
+    """Serve while the block runs, if `health_port` is set. Yields the port. Raises ConfigurationError."""
     settings = reaper.settings
     return health_server(
         settings.health_host,
@@ -28,11 +28,11 @@ def serving_health(reaper: Reaper) -> AbstractAsyncContextManager[int | None]:
 
 
 def _obstacles(reaper: Reaper) -> list[str]:
-    """Return why the replica is not ready. A ready one knows which replica holds the lease of each group."""
+    """Return the reasons why the replica is not ready."""
     if reaper.refusals:
         return [f"Redis rejects a call: {why}" for why in reaper.refusals]
     if not reaper.has_worked:
-        return ["the replica has not registered, or does not know yet who holds the lease of each group"]
+        return ["the replica has not registered, or does not know yet which replica holds the lease of each group"]
     return []
 
 

@@ -56,7 +56,7 @@ def test_a_fault_is_printed_as_it_is_written(fault: Fault) -> None:
     ("text", "sentence"),
     [
         ("kill-hodler@4", "unknown --fault 'kill-hodler'. Did you mean 'kill-holder'?"),
-        ("", "unknown --fault ''. Known are"),
+        ("", "unknown --fault ''. Choose one of"),
         *(
             (text, f"cannot read --fault '{text}'. Write it like 'poison@4', for 4 seconds after the first job")
             for text in (

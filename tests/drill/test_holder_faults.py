@@ -94,5 +94,5 @@ async def test_whoever_comes_by_when_it_is_given_up_goes_on(
         disarm(folder, name)
 
     monkeypatch.setattr(failpoints, "disarm", too_late)
-    assert await faults.pause_holder(parse_fault("pause-holder@1")) == "no holder came to write a recovery"
+    assert await faults.pause_holder(parse_fault("pause-holder@1")) == "no holder was about to recover a job"
     assert reapers.resumed == [HOLDER.name]

@@ -87,5 +87,5 @@ class Hands:
 
     def event_of(self, recovered: Any) -> dict[bytes, bytes]:
         """Return the one event of a recovery."""
-        [event] = recovered[5]
+        [event] = recovered[4]
         return fields_of(event)

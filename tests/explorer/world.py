@@ -337,17 +337,17 @@ class World:
         for source in self.board.sources:
             reply = self.run("recover", source, "", 0, BUDGET, player.name, "-", 50, room)
             self._note_recovery(reply)
-            self.counts["claimed"] += len(reply[7])
-            for (entry_id, flat), times in () if is_lost else reply[7]:
+            self.counts["claimed"] += len(reply[6])
+            for (entry_id, flat), times in () if is_lost else reply[6]:
                 self.gets(player, source, entry_id, flat, times)
 
     def _note_recovery(self, reply: Any) -> None:
-        if reply[0] != b"ok" or reply[4]:
+        if reply[0] != b"ok" or reply[3]:
             raise BrokenError(f"recover: {reply}")
-        for event in reply[5]:
+        for event in reply[4]:
             self.counts[event[1].decode()] += 1
-        if reply[5]:
-            self.say("recover", reply[5])
+        if reply[4]:
+            self.say("recover", reply[4])
 
     def move_due(self, *, stale: bool = False) -> None:
         """Move what is due, and look at the gate."""

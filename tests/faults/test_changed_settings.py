@@ -100,7 +100,7 @@ async def shortens(client: Redis, worker: Worker) -> None:
     await wait_until(lives_by_it, "the worker has extended by it what it holds")
     assert worker.process._context.membership.group_settings.visibility_timeout.total_seconds() == SHORT_S
     assert not await is_recovered(client), "nothing is recovered before"
-    await client.hset(KEYS.settings, mapping={"former_until": 1, "unbroken": 1})  # as if the time had passed
+    await client.hset(KEYS.settings, mapping={"former_left": 0, "unbroken": 1})  # as if the time had passed
     await wait_until(lambda: is_recovered(client), "what the dead one held is recovered")
     assert await held_by(client, worker) == JOBS, "what the live one holds is not"
     await grow_old(client, worker, SHORT_S / 8)

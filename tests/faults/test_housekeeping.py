@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.judgement import judge
-from reaper.operations.ready_again import Outcome, ReadyAgain, forget_count, read_lost
+from reaper.operations.ready_again import Outcome, ReadyAgain
 from reaper.operations.snapshot import take_snapshot
 from reaper.reasons import ProblemKind
 from reaper.replicas import GroupReport
@@ -263,7 +263,7 @@ async def give_word(case: Case, consumer: str, *, for_ms: int = -60_000) -> None
     """Join as a worker of ours does. Its registration lasts so long, or ended a minute ago for a dead one."""
     seconds, _ = await case.client.time()
     until_ms = seconds * 1_000 + for_ms
-    await case.client.hset(case.keys.settings, f"member:{consumer}", f"{until_ms},")
+    await case.client.hset(case.keys.settings, f"registration:{consumer}", f"{until_ms},")
 
 
 def settle(pipeline: Any, case: Case, consumer: str, acknowledged: str, *, journalled: bool) -> None:
@@ -343,9 +343,7 @@ async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and
 
 async def requeue_lost(case: Case) -> int:
     """Give back the lost deliveries, as ``reaper groups requeue --lost`` does; return how many."""
-    lost, ended = await read_lost(case.client, case.keys, 0)
-    results = [one async for one in ReadyAgain(case.client, case.keys).requeue(lost, ended)]
-    await forget_count(case.client, case.keys)
+    results = [one async for one in ReadyAgain(case.client, case.keys).requeue((), since_ms=0)]
     return sum(result.outcome is Outcome.DONE for result in results)
 
 
@@ -398,7 +396,7 @@ async def test_who_goes_by_itself_loses_nothing(case: Case, how: str) -> None:
             else:
                 pipeline.xack("orders", "billing", *jobs)
             if how == "it leaves":  # as delete_consumer.lua
-                pipeline.hdel(case.keys.settings, f"member:{OURS}")
+                pipeline.hdel(case.keys.settings, f"registration:{OURS}")
             if how in ("it leaves", "its payload is deleted"):
                 pipeline.xgroup_delconsumer("orders", "billing", OURS)
             await pipeline.execute()

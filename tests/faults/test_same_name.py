@@ -223,7 +223,7 @@ async def test_a_paused_process_that_wakes_and_joins_again_settles_nothing_that_
         second = start_worker(processes, server, *flags, name="w1")
         await open_gate(client, second)
         await scene.nothing_left(client)
-        await client.hdel(scene.KEYS.settings, f"member:{first_consumer}")
+        await client.hdel(scene.KEYS.settings, f"registration:{first_consumer}")
         await client.client_kill_filter(_type="normal", skipme=True)  # a worker that lost contact joins again
         first.resume()
         await wait_until(lambda: has_word(client, first_consumer), "it joins again")
@@ -238,7 +238,7 @@ async def test_a_paused_process_that_wakes_and_joins_again_settles_nothing_that_
 
 async def has_word(client: Redis, consumer: str) -> bool:
     """Tell whether a worker's word stands in the group settings."""
-    return bool(await client.hexists(scene.KEYS.settings, f"member:{consumer}"))
+    return bool(await client.hexists(scene.KEYS.settings, f"registration:{consumer}"))
 
 
 async def run_while_claimed(server: RedisServer, client: Redis, handler: scene.Handler, *, counted: bool) -> Worker:

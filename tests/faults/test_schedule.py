@@ -246,6 +246,6 @@ async def test_a_foreign_member_of_a_schedule_is_told_and_stops_nothing(server: 
 
         async def told() -> bool:
             report = await scene.scanned_by_term_after(client, 0)
-            return "it is no job of ours" in report.error
+            return "the schedule has a member that is not a job" in report.error
 
         await wait_until(told, "the status tells of it")

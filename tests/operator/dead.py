@@ -13,7 +13,7 @@ async def give_up(scene: Scene, *flat: Word) -> str:
     """Dead-letter one job with these user fields; returns the dead letter's ID."""
     entry = await scene.doomed(*(flat or USER_FIELDS))
     reply = await scene.recover(entry)
-    [told] = reply[5]
+    [told] = reply[4]
     assert (told[1], told[-2]) == (b"dead_lettered", b"new_entry"), reply
     return text(told[-1])
 

@@ -27,6 +27,7 @@ ASKING: dict[str, tuple[str, ...]] = {
     "reaper groups pause": (KEYS.pair,),
     "reaper groups requeue": (KEYS.pair, "--lost"),
     "reaper groups resume": (KEYS.pair,),
+    "reaper replicas": (),
     "reaper status": PAIR,
     "reaper watch add": (KEYS.pair,),
     "reaper watch list": (),

@@ -356,6 +356,7 @@ async def test_an_operator_can_act(scene: Scene, server: RedisServer) -> None:
     url = await let_in(scene.client, server, Role.OPERATOR)
     letter = await scene.client.execute_command("XADD", scene.keys.dead, "*", "n", 1, "reaper.job", "a")
     await scene.client.delete(scene.keys.lease)
+    await scene.client.zadd(NAMESPACE.drained, {"alice": 9_999_999_999_999})
     for words in (
         ("drain", "alice", "--undo"), ("groups", "pause", KEYS.pair), ("groups", "resume", KEYS.pair),
         ("dead-letters", "redrive", KEYS.pair, letter.decode()),

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 NOWHERE = "redis://127.0.0.1:1/0"
 COMMANDS = [
     "acl", "compare", "dead-letters", "demo", "doctor", "drain", "drill", "explain", "groups", "pipeline",
-    "run", "status", "watch",
+    "replicas", "run", "status", "watch",
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.cli.ready_again import redrive
 from reaper.operations.dead_letters import read_dead_letter
 from tests.operator.conftest import Command
 from tests.operator.dead import PAIR, give_up, give_up_many, ids_of, redriven_often, reject
@@ -267,11 +268,18 @@ async def test_an_age_that_is_none_is_refused_with_an_example(reaper: Command) -
 
 
 @pytest.mark.usefixtures("scene")
-@pytest.mark.parametrize("rate", ["fast", "0", "-1", "5/s"])
-async def test_a_rate_is_a_number_above_0(rate: str, reaper: Command) -> None:
+@pytest.mark.parametrize("rate", ["fast", "0", "-1", "5/x", "50m", "1e999"])
+async def test_a_rate_is_a_number_above_0_per_unit_of_time(rate: str, reaper: Command) -> None:
     answer = await reaper("dead-letters", "redrive", *PAIR, "--all", "--rate", rate)
     assert answer.code == 2
     assert "error: invalid value for '--rate'" in answer.err
+    assert "is not a rate, such as 50, 50/s or 1000/h." in answer.err
+
+
+@pytest.mark.parametrize(("rate", "per_second"), [("50", 50), ("50/s", 50), ("90/m", 1.5), ("1800/h", 0.5)])
+def test_a_rate_has_a_unit(rate: str, per_second: float) -> None:
+    with redrive.make_context("redrive", [*PAIR, "--all", "--rate", rate]) as context:
+        assert context.params["rate"] == per_second
 
 
 def test_garbage_in_reserved_fields_reads_as_empty() -> None:

@@ -119,7 +119,7 @@ async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene,
     await _served(scene)
     until_ms = await scene.now_ms() + 600_000
     registration = f"{until_ms},worker w1: max_deliveries 3 is in force, 9 is set"
-    await scene.client.hset(scene.keys.settings, "member:w1.1", registration)
+    await scene.client.hset(scene.keys.settings, "registration:w1.1", registration)
     assert await _wrong(reaper) == [("mismatch", "worker w1: max_deliveries 3 is in force, 9 is set")]
 
 

@@ -11,6 +11,10 @@ from tests.scripts.scene import Scene, entry_id
 from tests.support.servers import url_of
 from workers import Producer
 
+NO_REPLICA = (
+    "no live replica in namespace 'reaper'. Start `reaper run`, or set --namespace. "
+    "`reaper status --observe` shows observers."
+)
 pytestmark = pytest.mark.anyio
 
 ADVICE = "Check the ID, or name another group with --group."
@@ -69,7 +73,7 @@ async def test_a_job_of_a_pair_that_nobody_watches_is_found_where_the_pair_is_na
     entry = await scene.stalled("n", 1)
     (told,) = (await reaper("explain", entry, "--group", "orders/billing", "-o", "json")).data
     assert _shown(told, "group", "place") == ["orders/billing", "pending"]
-    assert told["obstacles"] == ["no live replica in namespace 'reaper'. Start `reaper run`, or name its namespace."]
+    assert told["obstacles"] == [NO_REPLICA]
     missed = await reaper("explain", "order-1", "--group", "orders/billing")
     assert (missed.code, missed.err) == (1, f"error: job 'order-1' was not found in orders/billing. {ADVICE}\n")
 
@@ -116,8 +120,8 @@ async def test_what_keeps_recovery_from_happening_is_said(scene: Scene, reaper: 
     entry = await scene.stalled("n", 1)
     answer = await reaper("explain", entry, "--group", "orders/billing")
     assert answer.code == 0
-    assert "but        recovery is paused. Run `reaper groups resume orders/billing` to resume it." in answer.out
-    assert "but        no live replica in namespace 'reaper'. Start `reaper run`, or name its namespace." in answer.out
+    assert "obstacle   recovery is paused. Run `reaper groups resume orders/billing` to resume it." in answer.out
+    assert f"obstacle   {NO_REPLICA}" in answer.out
     assert "deliveries 1 of " in answer.out
 
 

@@ -171,7 +171,7 @@ def test_no_lines_are_nothing_and_no_empty_one(capsys: pytest.CaptureFixture[str
     ("login", "path", "advice"),
     [
         ("nobody:wrong@", "0", "Login rejected: correct the user name and the password in redis_url."),
-        ("", "99", "It has fewer databases: end redis_url with a lower number, or with none."),
+        ("", "99", "The server has fewer databases: end redis_url with a lower number, or with none."),
         ("pinger:pass@", "0", "The user lacks permissions: apply the rules that `reaper acl` prints."),
     ],
     ids=["password", "database", "rights"],

@@ -171,8 +171,8 @@ def test_of_groups_that_were_not_looked_at_the_replicas_say_how_many_are_ill() -
     assert snapshot.patterns == {"orders:*": counts}
     assert [(problem.check, problem.group, problem.text) for problem in judge(snapshot)][:3] == [
         (ProblemKind.UNHELD, "", "2 of 9000 groups are held by no replica."),
-        (ProblemKind.REFUSED, "", "40 more groups are refused. Run `reaper status --all`."),
-        (ProblemKind.OVERDUE, "", "1 more group is overdue. Run `reaper status --all`."),
+        (ProblemKind.REFUSED, "", "40 more groups have the problem refused. Run `reaper status --all`."),
+        (ProblemKind.OVERDUE, "", "1 more group has the problem overdue. Run `reaper status --all`."),
     ]
     assert [problem.check for problem in judge(replace(snapshot, left_out=0))] == [ProblemKind.REFUSED]
 
@@ -205,7 +205,7 @@ def test_one_replica_of_all_must_be_able_to_scan(other: str, troubles: list[Prob
         ({"refusal": "several_groups"}, ProblemKind.REFUSED, "Set redelivery = 'retry-stream'"),
         ({"refusal": "explicit_ids"}, ProblemKind.REFUSED, "Set redelivery = 'retry-stream'"),
         ({"refusal": "something_new"}, ProblemKind.REFUSED, "something_new"),
-        ({"held": 2}, ProblemKind.HELD, "2 overdue deliveries cannot be redelivered"),
+        ({"undeliverable": 2}, ProblemKind.UNDELIVERABLE, "2 overdue deliveries cannot be redelivered"),
         ({"error": "scan: NOPERM"}, ProblemKind.ERROR, "scan: NOPERM"),
         ({"late_ms": 32_001}, ProblemKind.OVERDUE, "recovery is 32 s late"),
     ],
@@ -291,7 +291,7 @@ def test_every_problem_is_told() -> None:
     report = replace(
         ALL_WELL,
         refusal="several_groups",
-        held=1,
+        undeliverable=1,
         error="x",
         last_scan_ms=1,
         late_ms=32_001,

@@ -30,6 +30,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "reaper groups pause": ("orders/billing",),
     "reaper groups requeue": ("orders/billing", "1-0"),
     "reaper groups resume": ("orders/billing",),
+    "reaper replicas": (),
     "reaper status": PAIR,
     "reaper watch add": ("orders/billing",),
     "reaper watch list": (),

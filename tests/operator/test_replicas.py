@@ -38,6 +38,20 @@ def test_what_is_no_heartbeat_is_refused_and_left_out(garbage: bytes) -> None:
     assert parse_replicas([garbage, replica.to_json().encode()]) == (replica,)
 
 
+# --- reaper replicas
+
+
+async def test_the_replicas_are_listed_without_their_groups(scene: Scene, reaper: Command) -> None:
+    now = await scene.now_ms()
+    await register(scene.client, a_replica("dave", at_ms=now - 60_000), a_replica("alice", a_report(), at_ms=now))
+    listed, shown = await reaper("replicas"), await reaper("replicas", "-o", "json")
+    assert (listed.code, shown.code) == (0, 0)
+    assert "1 live · 1 silent" in listed.out
+    assert listed.out.splitlines()[-1].split()[:5] == ["alice-1-abc", "·", "holds", "1", "of"]
+    assert [(one["id"], one["live"]) for one in shown.data] == [("alice-1-abc", True), ("dave-1-abc", False)]
+    assert (await reaper("replicas", "--observe", "-o", "json")).data == []
+
+
 # --- reaper drain
 
 
@@ -95,7 +109,9 @@ async def test_a_replica_that_is_not_there_is_not_drained(scene: Scene, reaper: 
     await register(scene.client, a_replica("dave", at_ms=now - 60_000), a_replica("alice", at_ms=now))
     silent, unknown = await reaper("drain", "dave-1-abc"), await reaper("drain", "carol")
     assert (silent.code, silent.err) == (
-        1, "error: cannot drain 'dave-1-abc': no live replica has this ID. See `reaper status`.\n"
+        1, "error: replica 'dave-1-abc' was not found: no live one has this ID. See `reaper replicas`.\n"
     )  # fmt: skip
-    assert (unknown.code, "no live replica has this ID" in unknown.err) == (1, True)
+    undone = await reaper("drain", "carol", "--undo")
+    assert unknown == undone
+    assert (unknown.code, "'carol' was not found" in unknown.err) == (1, True)
     assert await scene.client.exists(KEYS.drained) == 0

@@ -6,6 +6,7 @@ import pytest
 
 from tests.operator.conftest import Command
 from tests.scripts.scene import Scene
+from tests.support.servers import RedisServer
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +46,16 @@ async def test_lost_deliveries_are_given_back_once(scene: Scene, reaper: Command
     assert await scene.client.xlen("orders") == 2
 
 
+async def test_a_command_that_fails_at_its_end_prints_one_document(
+    scene: Scene, reaper: Command, server: RedisServer
+) -> None:
+    await lost(scene)
+    await scene.client.execute_command("ACL", "SETUSER", "careful", "on", ">pw", "~*", "&*", "+@all", "-hdel")
+    address = f"redis://careful:pw@127.0.0.1:{server.port}/0"
+    answer = await reaper("groups", "requeue", BILLING, "--lost", "-o", "json", REAPER_REDIS_URL=address)
+    assert (answer.code, answer.data["status"], "hdel" in answer.data["error"]) == (3, "unreachable", True)
+
+
 @pytest.mark.parametrize("event", ["acked", "dead_lettered", "recovered", "requeued"])
 async def test_what_ended_since_is_left_alone(scene: Scene, reaper: Command, event: str) -> None:
     entry = await lost(scene)
@@ -72,7 +83,7 @@ async def test_an_entry_is_named_by_its_id_in_either_stream(scene: Scene, reaper
     one, other = await lost(scene), await lost(scene, source="retry")
     answer = await reaper("groups", "requeue", BILLING, one, other, "9-9")
     lines = answer.out.splitlines()
-    assert answer.code == 0
+    assert answer.code == 1
     assert [line.split()[0] for line in lines[:-1]] == [one, other, "9-9"]
     assert lines[0].startswith(f"{one}  job {one}  requeued as ")
     assert lines[2] == "9-9  skipped: it does not exist"

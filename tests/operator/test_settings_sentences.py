@@ -43,18 +43,25 @@ def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> 
     assert _complaint(tmp_path, toml) == sentence
 
 
+TOO_SHORT = "is invalid. Write a duration of at least"
 NO_DURATION = "Write a duration, such as 30s, 5m or 24h, and at most 3660d."
 
 
 @pytest.mark.parametrize(
     ("toml", "sentence"),
     [
-        ("full_scan_interval = 0.009", "'full_scan_interval' (in FILE) is invalid. The duration is too short."),
-        ("consumer_retention = 0.0001", "'consumer_retention' (in FILE) is invalid. The duration is too short."),
-        ("lease_ttl = -1", "'lease_ttl' (in FILE) is invalid. The duration is too short."),
+        (
+            "full_scan_interval = 0.009",
+            f"'full_scan_interval' (in FILE) {TOO_SHORT} 0.01s.",
+        ),
+        (
+            "consumer_retention = 0.0001",
+            f"'consumer_retention' (in FILE) {TOO_SHORT} 0.001s.",
+        ),
+        ("lease_ttl = -1", f"'lease_ttl' (in FILE) {TOO_SHORT} 0.5s."),
         (
             PAIR + "visibility_timeout = 0",
-            "'groups.0.visibility_timeout' (in FILE) is invalid. The duration is too short.",
+            f"'groups.0.visibility_timeout' (in FILE) {TOO_SHORT} 0.1s.",
         ),
         ('lease_ttl = "soon"', f"'lease_ttl' (in FILE) is invalid. {NO_DURATION}"),
         ("lease_ttl = true", f"'lease_ttl' (in FILE) is invalid. {NO_DURATION}"),

@@ -327,7 +327,7 @@ def test_a_lake_that_is_moved_away_under_way_is_waited_for_and_none_is_begun_in_
             return super().wait(timeout)
 
     def told() -> list[str]:
-        return [message for message in caplog.messages if f"{layout.root} is not there" in message]
+        return [message for message in caplog.messages if f"{layout.root} does not exist" in message]
 
     def harm(progress: Progress) -> None:
         if progress.events == 3 and progress.restarts == 0 and not away.exists():

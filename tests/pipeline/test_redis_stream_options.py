@@ -32,7 +32,7 @@ def test_names_of_options_are_in_any_case_and_patterns_are_separated_by_commas()
         ({"urlEnv": "REDIS"}, "Set either option url, or option urlEnv"),
         ({"url": "", "urlEnv": "NOT_SET_HERE"}, "NOT_SET_HERE, which is not set"),
         ({"url": "redis+cluster://h1,h2/1"}, "a cluster has only database 0"),
-        ({"url": "redis+sentinel://h1"}, "the name of the primary is missing"),
+        ({"url": "redis+sentinel://h1"}, "the name of the master is missing"),
         ({"url": "redis://h?protocol=3"}, "unknown option after the .... redis:// takes"),
     ],
 )

@@ -126,7 +126,7 @@ def test_an_empty_reply_has_no_entries(reply: Any) -> None:
 
 @pytest.mark.parametrize("reply", [5, [b"orders"], [[b"orders", 7]], [[b"orders", [[ID]]]], b"text"])
 def test_a_reply_that_no_server_gives_is_an_error(reply: Any) -> None:
-    with pytest.raises(UnexpectedReplyError, match="XREADGROUP answered"):
+    with pytest.raises(UnexpectedReplyError, match="unexpected reply to XREADGROUP"):
         parse_read_reply(reply)
 
 

@@ -45,12 +45,3 @@ async def test_who_may_do_nothing_at_all_is_let_in(server: RedisServer) -> None:
             await client.execute_command("PING")
         assert meaning_of(caught.value) is Meaning.DENIED
     server.command("ACL", "DELUSER", "nobody")
-
-
-async def test_who_is_not_let_in_hears_of_that_and_of_nothing_else(start_server: StartServer) -> None:
-    server = start_server()
-    server.command("CONFIG", "SET", "requirepass", "secret")
-    async with commands_client(server.url) as client:
-        with pytest.raises(RedisError, match="Authentication required") as caught:
-            await client.execute_command("PING")
-    assert meaning_of(caught.value) is Meaning.LOCKED_OUT

@@ -65,6 +65,11 @@ async def test_who_comes_later_is_woken_too_until_it_leaves(server: RedisServer,
         await client.publish("one", "1")
         await client.publish("two", "1")
         await wait_until(lambda: woken["late"] == 3, "the later notice came")
+
+        async def is_unsubscribed() -> bool:
+            return await client.pubsub_channels() == [b"two"]
+
+        await wait_until(is_unsubscribed, "the channel without waiters is not subscribed to any more")
     assert woken == {"early": 1, "late": 3}
 
 

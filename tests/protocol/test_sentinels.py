@@ -23,7 +23,7 @@ from workers.protocol.connection import (
     KeptConnection,
     blocking_client,
     commands_client,
-    connection_of_ones_own,
+    own_connection,
     reader_client,
 )
 from workers.protocol.directory import Directory
@@ -61,7 +61,7 @@ async def test_the_master_is_found_by_every_kind_of_client(setup: Setup, client:
     assert await port_of(client) == port
     assert str(await check_server(client, setup.url))
     assert await KeptConnection(client).execute_command("SET", "n", "1") == b"OK"
-    async with reader_client(setup.url) as reader, connection_of_ones_own(client) as own:
+    async with reader_client(setup.url) as reader, own_connection(client) as own:
         assert await port_of(reader) == port
         await own.send_command("GET", "n")
         assert await own.read_response() == b"1"
@@ -79,7 +79,7 @@ async def test_a_planned_failover_is_followed_by_connections_before_they_send(
     await kept.execute_command("PING")
     with closing(blocking_client(setup.url)) as blocking:
         blocking.ping()
-        async with connection_of_ones_own(client) as own:
+        async with own_connection(client) as own:
             await own.send_command("SUBSCRIBE", "channel")
             setup.sentinels[0].command("SENTINEL", "FAILOVER", NAME)
             after = await setup.has_failed_over(before)

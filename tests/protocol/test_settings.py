@@ -1,5 +1,9 @@
-"""Settings come from flags, environment and file, in that order, and every mistake is a sentence."""
+"""Settings come from flags, environment, files and arguments, in that order, and every mistake is a sentence.
 
+A variable of the environment may name a file that holds a value: so passwords get in.
+"""
+
+import codecs
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -13,6 +17,8 @@ from workers.protocol.messages import Redelivery
 from workers.runtime.settings import Seconds, Section, Settings, load_settings, to_ms
 from workers.runtime.settings_errors import did_you_mean
 
+URL = "redis://worker:p%40ss@redis.internal:6379/0"
+
 
 class Lane(Section):
     """A table inside the settings."""
@@ -25,24 +31,28 @@ class ShopSettings(Settings):
     """Settings of an imaginary process."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="SHOP_")
-    other_env: ClassVar[frozenset[str]] = frozenset({"SHOP_DEMO"})
+    other_env: ClassVar[frozenset[str]] = frozenset({"SHOP_DEMO", "SHOP_CONFIG"})
 
-    stream: str = "orders"
+    redis_url: str = "redis://127.0.0.1:6379/0"
     patience: Annotated[Seconds, Field(gt=timedelta(0))] = timedelta(seconds=30)
     size: int = Field(3, ge=1)
     redelivery: Redelivery = Redelivery.STREAM
     lanes: tuple[Lane, ...] = ()
+    token_file: str = ""
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SHOP_STREAM", "SHOP_SIZE", "SHOP_PATIENCE"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def write(folder: Path, content: str) -> Path:
+def write(folder: Path, content: str | bytes) -> Path:
     file = folder / "shop.toml"
-    file.write_text(content)
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return file
+
+
+@pytest.fixture
+def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a URL, which the environment names."""
+    file = tmp_path / "redis-url"
+    file.write_text(URL + "\n")
+    monkeypatch.setenv("SHOP_REDIS_URL_FILE", str(file))
     return file
 
 
@@ -53,18 +63,17 @@ def sentence(**sources: Any) -> str:
     return str(caught.value)
 
 
-def test_defaults_hold_where_nothing_is_given() -> None:
-    assert load_settings(ShopSettings) == ShopSettings()
-
-
-def test_a_flag_beats_the_environment_and_the_environment_beats_the_file(
+def test_a_flag_beats_the_environment_beats_the_file_beats_arguments_beats_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write(tmp_path, 'stream = "file"\nsize = 7\npatience = 5\n')
-    monkeypatch.setenv("SHOP_STREAM", "environment")
+    assert load_settings(ShopSettings) == ShopSettings()
+    file = write(tmp_path, 'redis_url = "file"\nsize = 7\npatience = 5\n')
+    monkeypatch.setenv("SHOP_REDIS_URL", "environment")
     monkeypatch.setenv("SHOP_SIZE", "8")
-    loaded = load_settings(ShopSettings, flags={"stream": "flag", "size": None}, file=file)
-    assert (loaded.stream, loaded.size, loaded.patience) == ("flag", 8, timedelta(seconds=5))
+    arguments = {"patience": 6, "redelivery": "in-place"}
+    loaded = load_settings(ShopSettings, flags={"redis_url": "flag", "size": None}, file=file, arguments=arguments)
+    assert (loaded.redis_url, loaded.size, loaded.patience) == ("flag", 8, timedelta(seconds=5))
+    assert loaded.redelivery is Redelivery.IN_PLACE
 
 
 @pytest.mark.parametrize("value", ["30", "30s", " 30 ", 30, 30.0, timedelta(seconds=30)])
@@ -89,33 +98,32 @@ def test_a_table_is_read_with_its_own_rules(tmp_path: Path) -> None:
     assert "lanes.0.color" in sentence(file=write(tmp_path, '[[lanes]]\nname = "a"\ncolor = 1\n'))
 
 
-def test_where_the_value_came_from_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_problem_is_said_with_the_place_that_its_value_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = write(tmp_path, "size = 0\n")
     assert f"in {file}" in sentence(file=file)
-    assert "--size" in sentence(flags={"size": 0})
+    said = sentence(flags={"size": 0, "patience": "soon"})
+    assert ("--size" in said, "'patience'" in said) == (True, True)
     monkeypatch.setenv("SHOP_SIZE", "0")
     assert "SHOP_SIZE" in sentence()
 
 
-def test_every_problem_is_said_at_once() -> None:
-    said = sentence(flags={"size": 0, "patience": "soon"})
-    assert ("'size'" in said, "'patience'" in said) == (True, True)
-
-
 def test_a_misspelt_setting_is_refused_with_a_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "Did you mean 'stream'?" in sentence(file=write(tmp_path, 'strem = "orders"\n'))
-    monkeypatch.setenv("SHOP_STREM", "orders")
-    assert "Did you mean 'SHOP_STREAM'?" in sentence()
+    assert "Did you mean 'patience'?" in sentence(file=write(tmp_path, "patiense = 3\n"))
+    monkeypatch.setenv("SHOP_PATIENSE", "3")
+    assert "Did you mean 'SHOP_PATIENCE'?" in sentence()
+    assert "patience, size" in did_you_mean("xyz", ["size", "patience"])
 
 
-def test_variables_of_the_process_that_are_no_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOP_DEMO", "1")
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("SHOP_DEMO", "1"), ("SHOP_SIZE", ""), ("SHOP_REDIS_URL_FILE", "")],
+    ids=["no setting", "empty", "empty name of a file"],
+)
+def test_some_variables_change_nothing(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
     assert load_settings(ShopSettings) == ShopSettings()
-
-
-def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOP_SIZE", "")
-    assert load_settings(ShopSettings).size == 3
 
 
 def test_a_choice_that_is_none_is_refused_with_the_choices() -> None:
@@ -123,17 +131,54 @@ def test_a_choice_that_is_none_is_refused_with_the_choices() -> None:
     assert ("stream" in said, "retry-stream" in said) == (True, True)
 
 
-@pytest.mark.parametrize("content", ["size = ", b"\xff"])
-def test_a_file_that_is_no_toml_is_said(tmp_path: Path, content: str | bytes) -> None:
-    file = tmp_path / "shop.toml"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert "cannot read settings file" in sentence(file=file)
-
-
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_settings_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    for content in ("size = ", b"\xff"):
+        assert "cannot read settings file" in sentence(file=write(tmp_path, content))
     assert "cannot read settings file" in sentence(file=tmp_path / "missing.toml")
 
 
-def test_a_suggestion_is_made_where_one_is_near_and_else_the_names_are_listed() -> None:
-    assert did_you_mean("strem", ["stream", "size"]) == ". Did you mean 'stream'?"
-    assert "size, stream" in did_you_mean("xyz", ["stream", "size"])
+# ---- files that hold one value
+
+
+def test_a_value_in_a_file_is_as_strong_as_the_environment(
+    secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, 'redis_url = "redis://from-the-file"\nsize = 5\n')
+    loaded = load_settings(ShopSettings, file=file, arguments={"redis_url": "redis://from-the-program"})
+    assert (loaded.redis_url, loaded.size) == (URL, 5)
+    secret.unlink()
+    flag = "redis://flag"
+    assert load_settings(ShopSettings, flags={"redis_url": flag}, file=file).redis_url == flag, "the file is not needed"
+    monkeypatch.setenv("SHOP_REDIS_URL", "redis://127.0.0.1:1/0")
+    assert load_settings(ShopSettings).redis_url == "redis://127.0.0.1:1/0", "a value is stronger"
+
+
+def test_a_value_that_cannot_be_read_or_used_is_said_with_its_place(
+    secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret.write_bytes(b"\xff\xff")
+    assert f"cannot read file {secret}, which SHOP_REDIS_URL_FILE names: 'utf-8' codec" in sentence()
+    secret.unlink()
+    assert sentence() == f"cannot read file {secret}, which SHOP_REDIS_URL_FILE names: No such file or directory."
+    monkeypatch.delenv("SHOP_REDIS_URL_FILE")
+    (size := tmp_path / "size").write_text("none")
+    monkeypatch.setenv("SHOP_SIZE_FILE", str(size))
+    assert "setting 'size' (in the file that SHOP_SIZE_FILE names)" in sentence()
+
+
+def test_a_setting_that_is_the_name_of_a_file_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_TOKEN_FILE", "/run/secrets/token")
+    assert load_settings(ShopSettings).token_file == "/run/secrets/token"  # noqa: S105 - a name
+
+
+@pytest.mark.parametrize("variable", ["SHOP_CONFIG_FILE", "SHOP_REDIS_URI_FILE", "SHOP_FILE"])
+def test_a_misspelt_name_of_a_file_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "/run/secrets/any")
+    assert f"unknown setting {variable!r} in the environment" in sentence()
+
+
+def test_a_byte_order_mark_and_line_ends_of_windows_do_not_count(secret: Path, tmp_path: Path) -> None:
+    secret.write_bytes(codecs.BOM_UTF8 + (URL + "\r\n").encode())
+    file = write(tmp_path, codecs.BOM_UTF8 + "# Größe\r\nsize = 5\r\n".encode())
+    loaded = load_settings(ShopSettings, file=file)
+    assert (loaded.redis_url, loaded.size) == (URL, 5)

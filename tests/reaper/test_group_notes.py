@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from reaper.recovery.notes import FALSE_RECOVERY_LOG_S, NAME_CHARS, GroupNotes
+from reaper.recovery.notes import FALSE_RECOVERY_LOG_S, NAME_CHARS, RECOVERED_LOG_S, GroupNotes
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from tests.support.virtual_time import VIRTUAL_TIME
@@ -26,6 +26,7 @@ BILLING = WatchedGroup(
     max_deliveries=3,
     redelivery=Redelivery.STREAM,
 )
+RECOVERED = "recovered stalled deliveries: group=orders/billing consumers={} redelivered={} quarantined=0"
 REPORT = GroupReport(group="orders/billing", visibility_ms=30_000, max_deliveries=3, redelivery="stream")
 
 
@@ -186,7 +187,7 @@ def row(outcome: Outcome, entry: bytes = b"1-0", detail: bytes = b"", *, consume
 
 async def test_what_one_call_did_is_counted(told: Told) -> None:
     told.notes.batch([row(outcome) for outcome in Outcome] + [row(Outcome.REDELIVERED)])
-    assert told.notes.report == replace(REPORT, recovered=2, held=1)
+    assert told.notes.report == replace(REPORT, recovered=2, undeliverable=1)
 
 
 async def test_what_was_not_overdue_is_not_told(told: Told) -> None:
@@ -203,6 +204,20 @@ async def test_what_moved_is_one_line_however_many_there_are(told: Told) -> None
             'recovered stalled deliveries: group=orders/billing consumers="w0, w1" redelivered=5 quarantined=2',
         )
     ]
+
+
+async def test_a_mass_is_logged_once_a_second_with_its_sum(told: Told) -> None:
+    for consumer in (b"w0", b"w1", b"w2"):
+        told.notes.batch([row(Outcome.REDELIVERED, consumer=consumer)])
+    assert [line for _, line in told.lines()] == [RECOVERED.format("w0", 1)]
+    told.notes.scanned(7)
+    assert told.lines() == []
+    await anyio.sleep(RECOVERED_LOG_S)
+    told.notes.scanned(7)
+    assert [line for _, line in told.lines()] == [RECOVERED.format('"w1, w2"', 2)]
+    told.notes.batch([row(Outcome.REDELIVERED)])
+    told.notes.log_recovered(at_the_end=True)
+    assert [line for _, line in told.lines()] == [RECOVERED.format("w1", 1)]
 
 
 async def test_of_many_consumers_the_line_names_three(told: Told) -> None:
@@ -245,9 +260,9 @@ async def test_what_cannot_be_copied_is_an_error_and_counts_until_the_next_full_
             ),
         )
     ]
-    assert told.notes.report.held == 1
+    assert told.notes.report.undeliverable == 1
     told.notes.scanned_fully(7, entries=1)
-    assert told.notes.report == replace(REPORT, held=0, scan_entries=1, last_full_scan_ms=7)
+    assert told.notes.report == replace(REPORT, undeliverable=0, scan_entries=1, last_full_scan_ms=7)
 
 
 async def test_names_from_outside_neither_break_a_line_nor_forge_one(told: Told) -> None:

@@ -15,7 +15,7 @@ from reaper.tasks import AT_A_TIME
 from tests.faults.scene import holds, reaper_settings, running_reaper
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
-from workers.protocol.connection import commands_client, connection_of_ones_own
+from workers.protocol.connection import commands_client, own_connection
 from workers.protocol.meaning import AllInUseError, is_contact_error, is_outage
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ async def test_a_lease_is_extended_while_groups_use_every_connection_they_may(
     reaper = Reaper(reaper_settings(server.url))
     async with AsyncExitStack() as running:
         for _ in range(reaper._client.connection_pool.max_connections):
-            await running.enter_async_context(connection_of_ones_own(reaper._client))
+            await running.enter_async_context(own_connection(reaper._client))
         await running.enter_async_context(reaper)
         token = await holds(reaper)
         seen = set[int]()
@@ -48,7 +48,7 @@ async def test_a_pool_that_is_used_up_is_no_outage(server: RedisServer) -> None:
     async with commands_client(server.url, max_connections=1) as client:
         pool: Any = client.connection_pool
         pool.timeout = 0.05  # to wait for one of its connections, and not for an answer
-        async with connection_of_ones_own(client):
+        async with own_connection(client):
             with pytest.raises(AllInUseError, match=r"^all 1 connections to Redis were in use for 0\.05 s$") as raised:
                 await client.ping()
         assert await client.ping()

@@ -55,7 +55,7 @@ class Watched:
         return len(rows)
 
     def armed_ids(self) -> list[str]:
-        return sorted(one.decode() for one in self.timers.ids())
+        return sorted(one.decode() for one in self.timers._by_id)
 
     def pop_due(self) -> list[str]:
         return sorted(one.decode() for one in self.timers.pop_due(monotonic_ms() + BUCKET_MS, 1_000))

@@ -52,7 +52,7 @@ def test_four_leases_fit_into_a_visibility_timeout_so_that_a_failover_is_no_gap(
     lease_ttl: float, visibility_s: float, lease_s: float
 ) -> None:
     settings = load(groups="orders/billing", lease_ttl=lease_ttl, visibility_timeout=visibility_s)
-    assert (settings.lease_of(settings.watched[0]),) == seconds(lease_s)
+    assert (settings.lease_of(settings.watched[0].visibility_timeout),) == seconds(lease_s)
 
 
 @given(
@@ -63,7 +63,7 @@ def test_two_ticks_may_fail_within_a_lease_and_a_timeout_sees_four(ttl: timedelt
     settings = ReaperSettings(groups="orders/billing", lease_ttl=ttl, visibility_timeout=visibility)
     [group] = settings.watched
     rounded = timedelta(microseconds=4)
-    assert settings.tick_of(group) * 3 <= settings.lease_of(group) + rounded
+    assert settings.tick_of(group) * 3 <= settings.lease_of(group.visibility_timeout) + rounded
     assert settings.tick_of(group) * 4 <= visibility + rounded
 
 
@@ -75,7 +75,7 @@ def test_a_dead_replica_is_known_as_gone_before_its_leases_expire(
 ) -> None:
     settings = load(groups="orders/billing", lease_ttl=lease_ttl, visibility_timeout=visibility_s)
     assert (settings.registration,) == seconds(registration_s)
-    assert settings.registration * 4 < settings.lease_of(settings.watched[0])
+    assert settings.registration * 4 < settings.lease_of(settings.watched[0].visibility_timeout)
 
 
 # ---- groups

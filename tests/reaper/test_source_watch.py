@@ -75,10 +75,10 @@ class World:
         if self.waits_until_ms > monotonic_ms():
             return [b"waits", self.waits_until_ms - monotonic_ms(), 5_000]
         if len(self.asked) <= self.puts_off:
-            return [b"ok", 1, ids[0], [], [], [], [], []]
+            return [b"ok", ids[0], [], [], [], [], []]
         event = (b"event", b"recovered", b"consumer", b"w1", b"delivery", b"1", b"entry", b",".join(ids))
         columns = (b"idle_ms", b",".join([b"60000"] * len(ids)), b"new_entry", b",".join([b"9-0"] * len(ids)))
-        return [b"ok", 1, b"", [], [], [[*event, *columns]], [], []]
+        return [b"ok", b"", [], [], [[*event, *columns]], [], []]
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[SourceWatch]:

@@ -247,6 +247,25 @@ async def test_a_lease_that_was_offered_in_vain_is_taken_back_and_kept_for_a_whi
         assert len(lease.times("hand")) == hands + 1
 
 
+async def test_a_drained_replica_hands_over_also_what_it_keeps(lease: Lease) -> None:
+    place = Place(lease, SECOND, (SECOND,))
+    async with place.running() as tenure:
+        await anyio.sleep(1)
+        place.reranked(FIRST, SECOND)
+        await anyio.sleep(OFFER_MS / 1000 + 3 * TICK_S)
+        assert tenure.is_held
+        place.reranked(FIRST)
+        await anyio.sleep(0.01)
+        assert (lease.value, tenure.is_held) == (f"offer:{FIRST}", False)
+
+
+async def test_a_drained_replica_need_not_know_the_holders(lease: Lease) -> None:
+    place = Place(lease, SECOND, (FIRST,))
+    async with place.running() as tenure:
+        await anyio.sleep(60)
+        assert (lease.calls, tenure.has_answer, place.tenures.have_answers) == ([], False, True)
+
+
 async def test_the_notice_of_its_own_offer_does_not_make_it_wait_longer_for_an_offer_in_vain(lease: Lease) -> None:
     place = Place(lease, SECOND, (SECOND,))
     async with place.running() as tenure:

@@ -69,7 +69,7 @@ class TimersMatchTheModel(RuleBasedStateMachine):
 
     @invariant()
     def knows_the_same_timers(self) -> None:
-        assert (len(self.timers), set(self.timers.ids())) == (len(self.due), set(self.due))
+        assert (len(self.timers), set(self.timers._by_id)) == (len(self.due), set(self.due))
 
     @invariant()
     def the_next_is_the_earliest(self) -> None:
@@ -128,7 +128,7 @@ def test_a_timer_that_is_armed_while_it_is_being_swept_stays() -> None:
     timers.arm(b"0-0", 0)
     while timers.sweep(limit=1) is not None:
         pass
-    assert list(timers.ids()) == [b"0-0"]
+    assert list(timers._by_id) == [b"0-0"]
 
 
 def test_a_sweep_that_was_never_finished_is_taken_over_by_the_next() -> None:
@@ -139,7 +139,7 @@ def test_a_sweep_that_was_never_finished_is_taken_over_by_the_next() -> None:
     timers.begin_sweep()
     timers.arm(b"new", 2_000)
     assert timers.sweep() == [b"old"]
-    assert list(timers.ids()) == [b"new"]
+    assert list(timers._by_id) == [b"new"]
 
 
 def test_an_instant_that_a_sweep_found_empty_can_be_armed_again() -> None:
@@ -172,7 +172,7 @@ def test_a_sweep_tells_what_it_forgets_and_nothing_of_what_was_seen_again_or_had
     timers.pop_due(500, 1)
     timers.begin_sweep()
     timers.arm(b"again", 1_000)
-    assert (timers.sweep(), timers.sweep(), list(timers.ids())) == ([b"gone"], None, [b"again"])
+    assert (timers.sweep(), timers.sweep(), list(timers._by_id)) == ([b"gone"], None, [b"again"])
 
 
 def test_a_timer_that_is_kept_stands_and_survives_the_sweep() -> None:

@@ -207,35 +207,34 @@ async def test_while_recovery_waits_a_delivery_of_the_future_starts_over(timed: 
     assert await timed.pending() == [], "one visibility timeout after the step, not two"
 
 
-@pytest.mark.parametrize(
-    ("by_ms", "left_ms", "after_ms"),
-    [(-3_600_000, FORMER_MS, FORMER_MS), (3_600_000, -5_000, 0), (V, FORMER_MS, FORMER_MS)],
-    ids=["set back while it counts", "set ahead when it is over", "an outage while it counts"],
-)
-async def test_a_gap_leaves_of_the_former_timeout_what_was_left_before(
-    timed: Timed, by_ms: int, left_ms: int, after_ms: int
-) -> None:
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000, V], ids=["set back", "set ahead", "an outage"])
+@pytest.mark.parametrize("left_ms", [FORMER_MS, 0], ids=["while it counts", "when it is over"])
+async def test_a_gap_leaves_of_the_former_timeout_what_was_left_before(timed: Timed, by_ms: int, left_ms: int) -> None:
     """Otherwise an old change counts again, or workers that could not read the new value are judged by it."""
     await steady(timed)
-    await timed.set_settings(former_until=timed.at_ms + left_ms, former_visibility_ms=2 * V)
+    await timed.set_settings(former_left=left_ms, former_visibility_ms=2 * V)
     await timed.pass_ms(by_ms)
-    assert (await timed.beat())[1] == (2 * V if left_ms > 0 else V)
-    assert await timed.field("former_until") == timed.at_ms + after_ms
+    assert (await timed.beat())[1] == (2 * V if left_ms else V)
+    assert await timed.field("former_left") == left_ms
 
 
-async def test_a_timeout_that_was_lowered_in_a_gap_counts_no_longer_than_any_other(timed: Timed) -> None:
+async def test_each_beat_takes_off_what_has_passed_since_the_last_one(timed: Timed) -> None:
     await steady(timed)
-    await timed.pass_ms(10 * V)
-    await timed.set_settings(former_until=timed.at_ms + FORMER_MS, former_visibility_ms=2 * V)
+    await timed.set_settings(former_left=V // 2, former_visibility_ms=2 * V)
+    for left_ms in (V // 4, 0):
+        await timed.pass_ms(V // 4)
+        await timed.beat()
+        assert await timed.field("former_left") == left_ms
+    await timed.pass_ms(-100)
     await timed.beat()
-    assert await timed.field("former_until") == timed.at_ms + FORMER_MS
+    assert await timed.field("former_left") == 0, "a small step back gives nothing back"
 
 
 async def test_recovery_waits_for_the_former_timeout_while_that_counts(timed: Timed) -> None:
-    await timed.set_settings(former_until=START_MS + FORMER_MS, former_visibility_ms=2 * V)
+    await timed.set_settings(former_left=FORMER_MS, former_visibility_ms=2 * V)
     assert (await timed.beat())[1] == 2 * V
     assert await timed.wait_told() == RecoveryWait(2 * V, 0)
-    await timed.set_settings(former_until=START_MS)
+    await timed.set_settings(former_left=0)
     assert (await timed.beat())[1] == V
 
 

@@ -93,7 +93,7 @@ async def test_what_embedded_workers_know_of_crashes_is_not_taken_from_them(
 ) -> None:
     [job] = await park(scene, 1)
     word = f"{await scene.now_ms() + left_ms},"
-    await scene.set_settings(recovery=recovery, **{"member:w2": word})
+    await scene.set_settings(recovery=recovery, **{"registration:w2": word})
     await scene.client.delete(scene.keys.lease)
     before = await scene.state()
     answer = await forget(scene)

@@ -138,23 +138,25 @@ async def test_words_that_a_leader_may_still_want_to_see_are_kept(
     await scene.client.xgroup_createconsumer("orders", "billing", "w1")  # made again after somebody deleted it
     for _ in range(holds):
         await scene.stalled(consumer="w1")
-    await scene.set_settings(**{"member:w1": f"{await scene.now_ms() - ended_ms},"})
+    await scene.set_settings(**{"registration:w1": f"{await scene.now_ms() - ended_ms},"})
     await maintain(scene)
-    assert await scene.client.hexists(scene.keys.settings, "member:w1") == is_kept
+    assert await scene.client.hexists(scene.keys.settings, "registration:w1") == is_kept
 
 
 async def test_while_recovery_waits_nobody_is_silent_and_no_word_has_ended(scene: Scene) -> None:
     """Else after a step of the clock a worker that holds nothing has no word with its next job (seed 5100314)."""
     await scene.client.xgroup_createconsumer("orders", "billing", "w1")
     now = await scene.now_ms()
-    await scene.set_settings(policy="stream", **dict.fromkeys(("member:w1", "member:gone"), f"{now - 7200000},"))
+    await scene.set_settings(
+        policy="stream", **dict.fromkeys(("registration:w1", "registration:gone"), f"{now - 7200000},")
+    )
     await scene.beats()
     await scene.set_settings(unbroken=now)
     assert await maintain(scene, 0) == [b"ok", 0, 0, 0]
-    assert await scene.client.hexists(scene.keys.settings, "member:w1")
+    assert await scene.client.hexists(scene.keys.settings, "registration:w1")
     await scene.beats()
     assert await maintain(scene) == [b"ok", 0, 0, 0, b"gone"]
-    assert not await scene.client.hexists(scene.keys.settings, "member:w1")
+    assert not await scene.client.hexists(scene.keys.settings, "registration:w1")
 
 
 async def test_entries_that_went_with_a_consumer_are_reported(scene: Scene) -> None:
@@ -228,7 +230,7 @@ async def test_a_holder_maintains_a_group_when_memory_is_full(scene: Scene) -> N
     assert (kept, paused) == ([b"ok", 0, 0, 0], 1)
 
 
-@pytest.mark.parametrize("entries", [0, 1, 3, 4, 5, 100, 250])
+@pytest.mark.parametrize("entries", [0, 1, 4, 250])
 async def test_entries_behind_an_id_are_counted(scene: Scene, entries: int) -> None:
     start = await scene.add()
     ids = [await scene.add() for _ in range(entries)]
@@ -263,12 +265,16 @@ async def test_a_registration_that_has_ended_and_whose_consumer_is_gone_is_repor
     await scene.client.xgroup_createconsumer("orders", "billing", "there")
     now = await scene.now_ms()
     ended, counts, lately = (f"{now + by}," for by in (-ago_ms, 60_000, -1_000))
-    await scene.set_settings(**{"member:there": lately, "member:gone": ended + "it differs", "member:lives": counts})
+    await scene.set_settings(
+        **{"registration:there": lately, "registration:gone": ended + "it differs", "registration:lives": counts}
+    )
     await made_again(scene)  # a worker joins
     await scene.beats()
     assert await maintain(scene) == [b"ok", 0, 0, 0, b"gone"]
     assert await maintain(scene) == [b"ok", 0, 0, 0]
-    words: Any = await scene.client.hmget(scene.keys.settings, "member:gone", "member:there", "member:lives")
+    words: Any = await scene.client.hmget(
+        scene.keys.settings, "registration:gone", "registration:there", "registration:lives"
+    )
     assert words == [None, lately.encode(), counts.encode()]
     told = {"group": "billing", "mode": "reaper", "token": 7, "consumer": "gone"}
     ((event, job, data),) = (await scene.state())["{orders}:journal"]

@@ -25,6 +25,7 @@ from tests.support.paced import PacedSettings
 from workers.loop.dispatch import Handlers
 from workers.loop.heartbeat import End
 from workers.loop.in_flight import Delivery, Stage
+from workers.loop.membership import REFRESH_S, REGISTRATION_SLACK_S
 from workers.loop.reporting import EVENTS
 from workers.process import WorkerProcess
 from workers.producer import Producer
@@ -45,6 +46,8 @@ UNNOTICED_PART = 0.35
 """The longest outage that is no gap, in visibility timeouts that were in force then."""
 SCANS_PART, FULL_SCANS_PART = 1 / 8, 0.5
 """How often replicas scan here at least, and scan fully, in visibility timeouts."""
+REGISTERED_S = REFRESH_S + REGISTRATION_SLACK_S
+"""For so long the registration of a worker lasts."""
 REGISTRATIONS = 3
 """Registrations within one lease."""
 
@@ -85,9 +88,8 @@ class Actor:
         """Return the executions that would end with the process."""
         return self.world.ledger.running_in(self.process.name) if self.process else []
 
-    @property
-    def lives_by_s(self) -> float:
-        """For how long it may be silent."""
+    def lives_for_s(self, proven: float) -> float:  # noqa: ARG002
+        """Return for how long it may be silent since an instant of the story."""
         return 0.0
 
     def proof_of(self, key: bytes, entry_id: bytes) -> float | None:  # noqa: ARG002
@@ -274,7 +276,7 @@ class OurWorker(Actor):
         been away for a while. Both together may take at most a third of its time from a live worker, or of a longer
         timeout that was in force meanwhile.
         """
-        world, lives_by_s = self.world, self.lives_by_s
+        world, lives_by_s = self.world, self.lives_for_s(proven)
         silent_s = world.loop.now - proven  # its own clock may have stood still meanwhile
         served_s = silent_s - world.unserved.seconds_since(proven)
         seems_s = silent_s + world.clock.set_ahead_since_s(proven)
@@ -291,12 +293,11 @@ class OurWorker(Actor):
     def holdings(self) -> Iterator[tuple[bytes, bytes]]:
         yield from ((one.source.key.encode(), one.raw_entry_id) for one in self._held())
 
-    @property
-    def lives_by_s(self) -> float:
-        """Seconds that it may be silent, by its own settings, as long as its registration lasts.
+    def lives_for_s(self, proven: float) -> float:
+        """Seconds that it may be silent since ``proven``, by its own settings, as long as its registration lasts.
 
         After the end of its registration, the group settings apply. Without a registration, it could not register,
-        or the registration was deleted, and its own settings apply.
+        or somebody deleted it. Then its own settings apply for as long as a registration of that instant would last.
         """
         if self._worker is None:
             return 0.0
@@ -304,8 +305,11 @@ class OurWorker(Actor):
         in_force = self.world.server.keys.values.get(KEYS.settings.encode())
         if not isinstance(in_force, dict):
             return own_s
-        word, in_force_ms = in_force.get(b"member:" + self.consumer), in_force.get(b"visibility_ms")
-        if not word or not in_force_ms or int(word.split(b",")[0]) > self.world.server.now_ms:
+        word, in_force_ms = in_force.get(b"registration:" + self.consumer), in_force.get(b"visibility_ms")
+        lasts = (
+            int(word.split(b",")[0]) > self.world.server.now_ms if word else self.world.loop.now < proven + REGISTERED_S
+        )
+        if lasts or not in_force_ms:
             return own_s
         return min(own_s, int(in_force_ms) / 1000)
 

@@ -77,7 +77,7 @@ class Drops:
                 if self._is_nobodys_to_know(seen_ms, *consumer) or (holder and proven is None):
                     world.ledger.lost.add(job)
                 elif holder and proven is not None:
-                    left_s = proven + PROVEN_LATELY * holder.lives_by_s - world.loop.now
+                    left_s = proven + PROVEN_LATELY * holder.lives_for_s(proven) - world.loop.now
                     world.later(max(0.0, left_s), partial(self._look_whether_proven, job, dropped, holder))
                 world.ledger.blame(Execution(job, metadata.generation))
 
@@ -165,7 +165,7 @@ class Drops:
         if world.loop.now - world.clock.set_back_at < max(world.visibilities):
             return True
         is_told_of = world.story.setting.journal and all(
-            world.command("HEXISTS", KEYS.settings, b"member:" + name) for name in consumer
+            world.command("HEXISTS", KEYS.settings, b"registration:" + name) for name in consumer
         )
         is_seen = "xpending" not in world.server.denied.get("default", ())  # by holders, in full scans
         seen_ms = world.story.setting.visibility_s * 1000 * FULL_SCANS_PART

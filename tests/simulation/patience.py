@@ -18,6 +18,7 @@ from workers.embedded import upkeep
 from workers.loop import heartbeat, reading
 from workers.protocol import connection
 from workers.runtime import notices, pauses
+from workers.upkeep import pace
 
 
 def block_ms(setting: Setting) -> int:
@@ -46,12 +47,11 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield notices, "PING_S", visibility_s
     yield notices, "RECONNECT_S", retry_s
     yield group_watch, "MOVE_RETRY_S", retry_s
-    yield group_watch, "RELEASE_POLL_S", (0.02, visibility_s / 12)
     yield group_watch, "FULL_RETRY_S", retry_s
     yield source_watch, "RETRY_MS", round(retry_s * 1000)
-    yield upkeep, "HOUSE_INTERVAL_S", visibility_s / 2
+    yield upkeep, "MAINTENANCE_INTERVAL_S", visibility_s / 2
     yield upkeep, "LATEST_LOOK_S", visibility_s / 2
-    yield upkeep, "RELEASE_POLL_S", (0.02, visibility_s / 12)
+    yield pace, "RELEASE_POLL_S", (0.02, visibility_s / 12)
 
 
 @contextmanager

@@ -185,7 +185,7 @@ def test_what_a_third_party_consumer_held_is_known_to_the_replica_that_saw_it_al
     make: Make, consumer: str, is_lost: bool
 ) -> None:
     world, _ = held_by(make, consumer)
-    world.command("HSET", KEYS.settings, f"member:{consumer}", "1,")
+    world.command("HSET", KEYS.settings, f"registration:{consumer}", "1,")
     drop_of(world, consumer)
     assert not world.ledger.lost
     world.drops.holder_begins()

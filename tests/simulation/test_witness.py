@@ -129,9 +129,9 @@ def test_a_worker_that_let_its_word_end_lives_by_the_group_settings_and_one_whos
         [[entry_id, consumer, *_]] = world.command("XPENDING", KEYS.stream, GROUP, "-", "+", 10)
         world.command("HSET", KEYS.settings, "visibility_ms", in_force_ms)
         if word_ends_ms is None:
-            world.command("HDEL", KEYS.settings, b"member:" + consumer)
+            world.command("HDEL", KEYS.settings, b"registration:" + consumer)
         else:
-            world.command("HSET", KEYS.settings, b"member:" + consumer, f"{word_ends_ms},")
+            world.command("HSET", KEYS.settings, b"registration:" + consumer, f"{word_ends_ms},")
         world.command("XCLAIM", KEYS.stream, GROUP, "robber", 0, entry_id)
 
     world.run(rob)

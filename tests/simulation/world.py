@@ -46,6 +46,8 @@ LISTS_CONSUMERS = b"\r\nCONSUMERS\r\n"
 """A part of the request of a replica that looks for missing consumers."""
 MOST_CLIENTS = 10_000
 LOADS_AFTER_S = 0.1
+REFUSAL_IS_READ_S = 5.0
+"""A process that was refused something may end by that for so long after everybody has the permission again."""
 ROLLING_S = 1.0
 """Seconds between two stops of a rolling restart. A stopped replica starts again after half of it."""
 SUPERVISED_S = (1.0, 3.0)
@@ -166,9 +168,11 @@ class World:
         self.tellings: list[Telling] = []
         """The times at which replicas or workers reported losses, and the losses."""
         self.visibilities = [story.setting.visibility_s]
+        """All visibility timeouts of the group settings."""
         self._former_visibilities: list[tuple[float, float]] = []
         """The end of each former timeout, in seconds of the story, and the timeout."""
-        """All visibility timeouts of the group settings."""
+        self._allowed_at = -inf
+        """The last time at which everybody got a permission back."""
         self.limits = [story.setting.max_deliveries]
         """All limits of deliveries of the group settings."""
         if not story.setting.own_timeout:  # workers use the defaults until the first group settings exist
@@ -272,7 +276,9 @@ class World:
 
     def _misses_a_right(self, error: BaseException) -> bool:
         """Return whether a process did not start because a permission was missing, and reported it."""
-        return isinstance(error, UnsupportedServerError) and any(self.server.denied.values())
+        return isinstance(error, UnsupportedServerError) and (
+            any(self.server.denied.values()) or self.loop.now - self._allowed_at < REFUSAL_IS_READ_S
+        )
 
     def alive(self, role: str) -> Process | None:
         """Return the process that plays a role now."""
@@ -637,6 +643,7 @@ class World:
     def _let_everybody(self, command: str, *, do: bool) -> None:
         if do:
             self.unserved.ends(command)
+            self._allowed_at = self.loop.now
         else:
             self.unserved.denied(command)
         if command == WRITE:
@@ -724,6 +731,7 @@ class World:
         self.server.loading(is_loading=False)
         self._take_all_clients(self.server)
         self.server.denied.clear()
+        self._allowed_at = self.loop.now
         self.server.lacks_replicas = False
         self.unserved.all_end()
         for role, actor in self.actors.items():

@@ -24,7 +24,7 @@ from tests.soak.servers import SoakServer
 from tests.support.cluster import Cluster
 from tests.support.sentinel import Setup
 from tests.support.servers import RedisServer
-from workers.protocol.meaning import is_nothing_there
+from workers.protocol.meaning import is_missing_key
 from workers.protocol.messages import counted, entry_order
 
 FIT_S = 45.0
@@ -249,7 +249,7 @@ def _received(replica: RedisServer, stream: str) -> Received | None:
 
 
 def _last_entry(told: Any) -> bytes:
-    if is_nothing_there(told):
+    if is_missing_key(told):
         return b"0-0"
     if isinstance(told, Exception):
         raise told

@@ -122,10 +122,10 @@ def _serve(line: socket.socket, adoptive: int) -> list[str] | None:
         (told, tell), (gate, open_gate) = os.pipe(), os.pipe()
         middle = os.fork()
         if not middle:
-            pid = os.fork()
-            if pid:
-                os.write(tell, str(pid).encode())
+            if os.fork():
                 os._exit(0)
+            os.setsid()  # before the tests' process knows it, because that may kill its group at once
+            os.write(tell, str(os.getpid()).encode())
             for descriptor in (told, tell, open_gate, line.detach()):
                 os.close(descriptor)
             os.read(gate, 1)
@@ -144,7 +144,6 @@ def _become(request: dict[str, object], output: int, adoptive: int) -> list[str]
     words, environment = request["words"], request["environment"]
     assert isinstance(words, list)
     assert isinstance(environment, dict)
-    os.setsid()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != adoptive:
         os._exit(1)

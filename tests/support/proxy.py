@@ -83,7 +83,6 @@ class Proxy:
         self.port = 0
         self.commands: Counter[str] = Counter()
         """How many requests of each command passed."""
-        self._delay_s = 0.0
         self._drops: list[Catch] = []
         self._holds: list[Catch] = []
         self._links: set[_Link] = set()
@@ -120,10 +119,6 @@ class Proxy:
         catch = Catch(matches, 1, every=True)
         self._holds.append(catch)
         return catch
-
-    def delay(self, seconds: float) -> None:
-        """Deliver every reply so much later. 0 ends it."""
-        self._delay_s = seconds
 
     def blackhole(self) -> None:
         """Accept connections and bytes, but pass none on, in either direction."""
@@ -238,8 +233,6 @@ class Proxy:
                 if drop:
                     drop.report()
                     break
-                if self._delay_s:
-                    await anyio.sleep(self._delay_s)
                 client.write(reply)
                 await client.drain()
         scope.cancel()

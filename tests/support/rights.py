@@ -43,7 +43,7 @@ READING = frozenset(
 DIRECT = {
     Role.PRODUCER: frozenset({"xadd"}),
     Role.WORKER: frozenset({"xreadgroup", "hmget", "xinfo|consumers"}),
-    Role.REAPER: READING | {"subscribe", "xread", "xreadgroup", "xadd", "hdel", "zrem"},
+    Role.REAPER: READING | {"subscribe", "unsubscribe", "xread", "xreadgroup", "xadd", "hdel", "zrem"},
     Role.READ_ONLY: READING,
     Role.OPERATOR: READING | {"xdel", "hdel", "zadd", "zrem"},
 }

@@ -28,7 +28,6 @@ async def _ended(words: tuple[str, ...], variables: dict[str, str]) -> tuple[int
     [
         ("OTEL_BSP_SCHEDULE_DELAY", "soon"),
         ("OTEL_BSP_MAX_QUEUE_SIZE", "-1"),
-        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many"),
         ("OTEL_METRICS_EXEMPLAR_FILTER", "best"),
         ("OTEL_TRACES_EXPORTER", "nowhere"),
     ],

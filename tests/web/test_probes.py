@@ -28,7 +28,7 @@ from tests.support.waiting import wait_until
 from tests.web.conftest import Served
 from workers import Job, Worker
 from workers.cli import serving_health as serving_worker
-from workers.protocol.connection import commands_client, connection_of_ones_own
+from workers.protocol.connection import commands_client, own_connection
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.health_server import MOST_REQUESTS
@@ -268,7 +268,7 @@ async def test_pages_that_wait_for_redis_keep_no_probe_waiting(served: Served, m
     release, held = threading.Event(), threading.Semaphore(0)
 
     async def hold(overview: Overview) -> dict[str, str]:
-        async with connection_of_ones_own(overview._client):
+        async with own_connection(overview._client):
             held.release()
             await wait_until(release.is_set, "it may end")
         return {}

@@ -12,12 +12,13 @@ from contextlib import suppress
 from typing import Any
 
 import anyio
-import click
 from anyio import to_thread
 
 from tests.support.gate import wait_at
+from tests.support.knobs import read_briefly
 from workers import Job, Reject, Report, Worker
 
+read_briefly()
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")
 reporting = Worker("orders", "billing")
@@ -35,10 +36,6 @@ def block(job: Job) -> None:
 
 async def wait_for_thread(job: Job) -> None:
     await asyncio.to_thread(block, job)
-
-
-async def wait_for_executor(job: Job) -> None:
-    await asyncio.get_running_loop().run_in_executor(None, block, job)
 
 
 async def wait_for_anyio(job: Job) -> None:
@@ -67,7 +64,6 @@ async def leave_process(job: Job) -> None:
 KEPT: list[object] = []
 WAITING: list[Callable[[Job], Coroutine[Any, Any, None]]] = [
     wait_for_thread,
-    wait_for_executor,
     wait_for_anyio,
     refuse_cancellation,
 ]
@@ -77,25 +73,12 @@ LEAVING: list[Callable[[Job], Coroutine[Any, Any, None]]] = [leave_thread, leave
 # ---- the ends of a process
 
 
-@click.command()
-def succeed() -> None:
-    """Do nothing: click ends the process."""
-
-
-async def exit_by_click(_job: Job) -> None:
-    succeed([])
-
-
 async def exit_by_itself(_job: Job) -> None:
     sys.exit(0)
 
 
 async def be_interrupted(_job: Job) -> None:
     raise KeyboardInterrupt
-
-
-async def exit_in_thread(_job: Job) -> None:
-    await asyncio.to_thread(sys.exit, 0)
 
 
 async def exit_in_group(_job: Job) -> None:
@@ -111,10 +94,8 @@ async def exit_in_task(_job: Job) -> None:
 
 
 EXITING: list[Callable[[Job], Coroutine[Any, Any, None]]] = [
-    exit_by_click,
     exit_by_itself,
     be_interrupted,
-    exit_in_thread,
     exit_in_group,
 ]
 

@@ -1,11 +1,18 @@
-"""Notes which deliveries the workers of a test have extended."""
+"""What tests of heartbeats need: a handler that waits, and notes which deliveries were extended."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import anyio
 import pytest
+from redis.asyncio import Redis
 
+from tests.workers.scene import KEYS, number_of
+from workers import Job
 from workers.protocol.calls.moves import HeartbeatAnswer, HeartbeatEntry, Moves
+
+extending = pytest.mark.usefixtures("hurried")
+"""Marks tests whose workers extend ten times in a second."""
 
 _extended: list[str] = []
 
@@ -34,3 +41,26 @@ def extensions() -> list[str]:
 def extended(entry_id: str, times: int) -> Callable[[], bool]:
     """Return a condition: the entry was extended so often."""
     return lambda: _extended.count(entry_id) >= times
+
+
+class Holding:
+    """A handler that waits for the gate, and notes how each job ended."""
+
+    def __init__(self) -> None:
+        self.started: list[Job] = []
+        self.ended: list[tuple[int, str]] = []
+        self.gate = anyio.Event()
+
+    async def __call__(self, job: Job) -> None:
+        self.started.append(job)
+        try:
+            await self.gate.wait()
+        except BaseException:
+            self.ended.append((number_of(job), "cancelled"))
+            raise
+        self.ended.append((number_of(job), "done"))
+
+
+async def steal(client: Redis, entry_id: str, *, stream: str = KEYS.stream) -> None:
+    """Give the delivery to another consumer, as a recovery does that keeps the entry."""
+    await client.execute_command("XCLAIM", stream, KEYS.group, "thief", 0, entry_id)

@@ -6,12 +6,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.synchronize import Event as EventType
 
+from tests.support.knobs import read_briefly
 from workers import Job, Worker
 
+read_briefly()
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")
 
@@ -19,10 +18,8 @@ FORK = multiprocessing.get_context("fork")
 SLEEP = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
 
 
-def pause(begun: EventType | None = None) -> None:
+def pause() -> None:
     """Wait for a signal for ever, with the handlers that were inherited."""
-    if begun:
-        begun.set()
     while True:
         signal.pause()
 
@@ -31,11 +28,9 @@ def pause(begun: EventType | None = None) -> None:
 
 
 def terminate_process() -> int | None:
-    begun = FORK.Event()
-    child = FORK.Process(target=pause, args=(begun,))
+    child = FORK.Process(target=pause)
     child.start()
-    begun.wait()
-    child.terminate()
+    child.terminate()  # at once: the child may not have run a line
     child.join()
     return child.exitcode
 
@@ -47,20 +42,10 @@ def leave_busy_pool() -> int:
     return pid and -signal.SIGTERM
 
 
-def terminate_executor() -> int:
-    with ProcessPoolExecutor(1, mp_context=FORK) as executor:
-        pid = executor.submit(os.getpid).result()
-        busy = executor.submit(pause)
-        os.kill(pid, signal.SIGTERM)
-        return -signal.SIGTERM if isinstance(busy.exception(), BrokenProcessPool) else 0
-
-
 def terminate_fork() -> int:
-    begun = FORK.Event()
     child = os.fork()
     if not child:
-        pause(begun)
-    begun.wait()
+        pause()
     os.kill(child, signal.SIGTERM)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -74,7 +59,6 @@ def terminate_subprocess() -> int:
 ENDING: list[Callable[[], int | None]] = [
     terminate_process,
     leave_busy_pool,
-    terminate_executor,
     terminate_fork,
     terminate_subprocess,
 ]

@@ -43,6 +43,23 @@ def make_worker(
     return worker
 
 
+async def accept(_job: Job) -> None:
+    """Return, so the job is acknowledged."""
+
+
+async def hang(_job: Job) -> None:
+    """Run until it is cancelled."""
+    await anyio.sleep_forever()
+
+
+class Runs(list[tuple[int, int]]):
+    """A handler that notes field ``n`` and the delivery count of each job."""
+
+    async def __call__(self, job: Job) -> None:
+        """Note the job."""
+        self.append((number_of(job), job.deliveries))
+
+
 @asynccontextmanager
 async def running(*workers: Worker) -> AsyncIterator[Worker]:
     """Run workers until the block ends. Then they stop and drain. A block that fails ends them at once."""
@@ -140,13 +157,6 @@ async def wait_for_settled(worker: Worker, jobs: int) -> None:
 
 
 def make_job(
-    *flat: bytes, entry_id: bytes = b"1700000000000-0", times: int = 1, source: Source | None = None, limit: int = 3
-) -> Job:
-    """Return the job in a delivery of an entry with these flat fields."""
-    return make_held(*flat, entry_id=entry_id, times=times, source=source, limit=limit)
-
-
-def make_held(
     *flat: bytes, entry_id: bytes = b"1700000000000-0", times: int = 1, source: Source | None = None, limit: int = 3
 ) -> Delivery:
     """Return a delivery of an entry with these flat fields."""

@@ -1,5 +1,3 @@
-from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -10,6 +8,8 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Runs,
+    accept,
     consumers_of,
     enqueue,
     looks_at_pending,
@@ -20,16 +20,11 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job
-from workers.loop.adoption import Adoption, Sweep, is_earlier_process
-from workers.loop.in_flight import Source
+from workers.loop.adoption import is_earlier_process
 
 pytestmark = pytest.mark.anyio
 
 DEAD_PROCESS = "w.0123456789ab"
-
-
-async def accept(_job: Job) -> None:
-    """Acknowledge."""
 
 
 async def hold(
@@ -61,10 +56,7 @@ async def hold(
 )
 def test_only_processes_of_exactly_our_name_are_earlier_ones(consumer: str, expected: bool) -> None:
     assert is_earlier_process(consumer, "w", "w.aaaaaaaaaaaa") is expected
-
-
-def test_a_name_is_no_pattern() -> None:
-    assert not is_earlier_process("wxa.0123456789ab", "w.a", "")
+    assert not is_earlier_process("wxa.0123456789ab", "w.a", ""), "a name is no pattern"
 
 
 # ---- a restart under a configured name
@@ -77,16 +69,12 @@ async def test_what_an_earlier_process_of_the_name_holds_is_made_overdue_and_the
     [earlier] = await hold(client, 3)
     async with running(make_worker(server.url, accept, name="w", visibility_timeout=600)):
 
-        async def overdue() -> list[str]:
+        async def is_overdue() -> bool:
             rows: Any = await client.execute_command("XPENDING", KEYS.stream, KEYS.group, "IDLE", 600_000, "-", "+", 10)
-            return [row[0].decode() for row in rows]
+            return [row[0].decode() for row in rows] == [earlier]
 
-        await wait_until(lambda: is_overdue(overdue, earlier), "it is overdue")
+        await wait_until(is_overdue, "it is overdue")
     assert {entry for entry, _, _ in await pending_of(client)} == {*others, earlier}
-
-
-async def is_overdue(overdue: Callable[[], Awaitable[list[str]]], entry: str) -> bool:
-    return await overdue() == [entry]
 
 
 async def test_without_a_configured_name_nothing_is_made_overdue(server: RedisServer, client: Redis) -> None:
@@ -121,12 +109,8 @@ async def test_consumers_of_earlier_processes_that_hold_nothing_are_removed(serv
 async def test_deliveries_of_ours_that_we_know_nothing_of_are_found_and_not_counted(
     server: RedisServer, client: Redis
 ) -> None:
-    seen: list[tuple[int, int]] = []
-
-    async def handle(job: Job) -> None:
-        seen.append((number_of(job), job.deliveries))
-
-    async with running(make_worker(server.url, handle, refresh_s=0.05)) as worker:
+    seen = Runs()
+    async with running(make_worker(server.url, seen, refresh_s=0.05)) as worker:
         await hold(client, 1, consumer=worker.consumer)
         await wait_until(lambda: seen, "the lost delivery has run")
 
@@ -149,14 +133,3 @@ async def test_taking_stock_does_not_run_again_what_runs(server: RedisServer, cl
         await wait_for_settled(worker, 2)
 
     assert (sorted(started), worker.counts.read) == ([1, 2], 2)
-
-
-def test_a_walk_over_what_is_ours_begins_anew_where_stock_is_taken() -> None:
-    """A delivery that it has passed by may have become ours since, and never arrived."""
-    adoption: Any = object.__new__(Adoption)
-    source = Source("orders", "orders")
-    theirs = Sweep(source, DEAD_PROCESS, "7-1")
-    adoption._membership, adoption._consumer = SimpleNamespace(sources=[source]), "w"
-    adoption._sweeps = [theirs, Sweep(source, "w", "5-1")]
-    adoption.take_stock()
-    assert [(sweep.owner, sweep.start) for sweep in adoption._sweeps] == [("w", "-"), (DEAD_PROCESS, "7-1")]

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from tests.workers.extending import extensions
 from tests.workers.scene import (
     KEYS,
     add,
@@ -43,53 +44,47 @@ def numbers_of(jobs: list[Job]) -> list[int]:
     return [number_of(job) for job in jobs]
 
 
+class Noting:
+    """A handler that notes its batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    async def __call__(self, jobs: list[Job]) -> None:
+        self.batches.append(numbers_of(jobs))
+
+
 # ---- which jobs come together
 
 
 async def test_a_batch_is_complete_with_size_jobs_in_their_order_and_the_rest_waits(
     server: RedisServer, client: Redis
 ) -> None:
-    batches: list[list[int]] = []
-
-    async def handle(jobs: list[Job]) -> None:
-        batches.append(numbers_of(jobs))
-
+    handler = Noting()
     await enqueue(client, *range(10))
-    async with running(batch_worker(server.url, handle, size=4, wait=LONG_S)) as worker:
+    async with running(batch_worker(server.url, handler, size=4, wait=LONG_S)) as worker:
         await wait_for_settled(worker, 8)
-        assert batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert handler.batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
         await enqueue(client, 10, 11)
         await wait_for_settled(worker, 12)
-
-    assert batches[2:] == [[8, 9, 10, 11]]
+    assert handler.batches[2:] == [[8, 9, 10, 11]]
     assert worker.counts.acked == 12
     assert await pending_of(client) == []
 
 
-async def test_a_batch_is_complete_some_time_after_its_first_job(server: RedisServer, client: Redis) -> None:
-    batches: list[list[int]] = []
-
-    async def handle(jobs: list[Job]) -> None:
-        batches.append(numbers_of(jobs))
-
-    await enqueue(client, 1, 2)
-    async with running(batch_worker(server.url, handle, size=100, wait=0.01)) as worker:
-        await wait_for_settled(worker, 2)
-
-    assert batches == [[1, 2]]
-
-
-async def test_a_batch_is_complete_if_no_slot_is_free(server: RedisServer, client: Redis) -> None:
-    batches: list[list[int]] = []
-
-    async def handle(jobs: list[Job]) -> None:
-        batches.append(numbers_of(jobs))
-
+@pytest.mark.parametrize(
+    ("wait", "concurrency", "batches"),
+    [(0.01, 64, [[0, 1, 2, 3, 4, 5]]), (LONG_S, 3, [[0, 1, 2], [3, 4, 5]])],
+    ids=["some time after its first job", "when no slot is free"],
+)
+async def test_a_batch_is_complete_earlier(
+    server: RedisServer, client: Redis, wait: float, concurrency: int, batches: list[list[int]]
+) -> None:
+    handler = Noting()
     await enqueue(client, *range(6))
-    async with running(batch_worker(server.url, handle, size=100, wait=LONG_S, concurrency=3)) as worker:
+    async with running(batch_worker(server.url, handler, size=100, wait=wait, concurrency=concurrency)) as worker:
         await wait_for_settled(worker, 6)
-
-    assert batches == [[0, 1, 2], [3, 4, 5]]
+    assert handler.batches == batches
 
 
 async def test_types_are_gathered_apart_and_other_jobs_do_not_wait(server: RedisServer, client: Redis) -> None:
@@ -118,24 +113,20 @@ async def test_types_are_gathered_apart_and_other_jobs_do_not_wait(server: Redis
     assert ran == [2, [0, 3], (False, [1, 4])]
 
 
+MARKS = (b"reaper.deliveries", b"1", b"reaper.quarantined", b"1")
+
+
 async def test_a_quarantined_job_and_one_with_its_last_delivery_are_batches_of_their_own(
     server: RedisServer, client: Redis
 ) -> None:
-    batches: list[tuple[int, ...]] = []
-
-    async def handle(jobs: list[Job]) -> None:
-        batches.append(tuple(numbers_of(jobs)))
-
+    handler = Noting()
     await enqueue(client, 1, 2)
-    marks = (b"reaper.deliveries", b"1", b"reaper.quarantined", b"1")
-    quarantined = await client.execute_command("XADD", KEYS.stream, "*", b"n", b"3", *marks)
+    quarantined = await client.execute_command("XADD", KEYS.stream, "*", b"n", b"3", *MARKS)
     await client.hset(KEYS.quarantine, quarantined, "stream,,0")
     await client.execute_command("XADD", KEYS.stream, "*", b"n", b"4", b"reaper.deliveries", b"2")
-    worker = batch_worker(server.url, handle, size=4, wait=0.01, max_deliveries=3)
-    async with running(worker):
+    async with running(batch_worker(server.url, handler, size=4, wait=0.01, max_deliveries=3)) as worker:
         await wait_for_settled(worker, 4)
-
-    assert sorted(batches) == [(1, 2), (3,), (4,)]
+    assert sorted(handler.batches) == [[1, 2], [3], [4]]
 
 
 async def test_w3_a_batch_waits_for_a_quarantined_job(server: RedisServer, client: Redis) -> None:
@@ -147,9 +138,8 @@ async def test_w3_a_batch_waits_for_a_quarantined_job(server: RedisServer, clien
         if numbers_of(jobs) == [1]:
             await may_end.wait()
 
-    marks = (b"reaper.deliveries", b"1", b"reaper.quarantined", b"1")
     async with client.pipeline(transaction=True) as together:
-        together.execute_command("XADD", KEYS.stream, "*", b"n", b"1", *marks)
+        together.execute_command("XADD", KEYS.stream, "*", b"n", b"1", *MARKS)
         together.xadd(KEYS.stream, {"n": 2})
         together.xadd(KEYS.stream, {"n": 3})
         await together.execute()
@@ -186,7 +176,7 @@ async def test_each_job_has_its_own_outcome(server: RedisServer, client: Redis) 
     assert field_of(letter, b"reaper.dead.reason") == b"never"
 
 
-@pytest.mark.parametrize("answer", [[None], "ab", {1: None, 2: None}, [None, None, None]])
+@pytest.mark.parametrize("answer", [[None], "ab", {1: None, 2: None}])
 async def test_an_answer_that_is_not_one_outcome_for_each_job_acknowledges_none(
     server: RedisServer, client: Redis, answer: object
 ) -> None:
@@ -300,22 +290,11 @@ async def test_a_batch_goes_back_to_the_group_at_the_end(server: RedisServer, cl
 
 
 async def test_heartbeats_extend_each_delivery_that_waits_for_its_batch(server: RedisServer, client: Redis) -> None:
-    async def handle(_jobs: list[Job]) -> None:
-        """Acknowledge."""
-
     entries = await enqueue(client, 1, 2)
-    async with running(batch_worker(server.url, handle, size=3, wait=LONG_S, visibility_timeout=1)) as worker:
-        await wait_until(lambda: worker.counts.read == 2, "both are read")
-        assert worker.process is not None
-        held = worker.process.in_hand()
-        proven = [one.proven for one in held]
-        await wait_until(
-            lambda: all(one.proven > before for one, before in zip(held, proven, strict=True)), "both are extended"
-        )
-        assert [entry_id for entry_id, _, _ in await pending_of(client)] == entries
+    async with running(batch_worker(server.url, Noting(), size=3, wait=LONG_S, visibility_timeout=1)) as worker:
+        await wait_until(lambda: {*extensions()} == {*entries}, "both are extended")
         await enqueue(client, 3)
         await wait_for_settled(worker, 3)
-
     assert worker.counts.acked == 3
 
 

@@ -1,6 +1,3 @@
-import os
-from pathlib import Path
-
 import pytest
 from click.testing import CliRunner
 from redis.asyncio import Redis
@@ -108,22 +105,3 @@ async def processes_of_w(client: Redis) -> list[str]:
 
 async def nothing_pending(client: Redis) -> bool:
     return await pending_of(client) == []
-
-
-@pytest.mark.processes
-async def test_a_users_own_folder_of_our_name_is_noticed_by_the_command(
-    server: RedisServer, processes: Processes, tmp_path: Path
-) -> None:
-    (tmp_path / "workers").mkdir()
-    (tmp_path / "workers" / "jobs.py").write_text("from workers import Worker\nworker = Worker()\n")
-    worker = processes.python(
-        "-c",
-        f"import os; os.chdir({os.fspath(tmp_path)!r}); from workers.cli import main; main()",
-        "run",
-        "workers.jobs",
-        "--redis-url",
-        server.url,
-    )
-
-    assert await worker.wait() == USAGE_EXIT
-    assert "is the installed package" in worker.output

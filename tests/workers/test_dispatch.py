@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -11,16 +10,11 @@ from redis.asyncio import Redis
 from reaper.drill.history import read_events
 from tests.support.servers import RedisServer
 from tests.workers.scene import KEYS, add, dead_letters, field_of, make_job, pending_of, running, wait_for_settled
-from workers import ConfigurationError, Job, NewJob, Worker, WorkerSettings
-from workers.loop.dispatch import Handlers
+from workers import ConfigurationError, Job, Worker
 from workers.loop.handlers import Handler
 from workers.testing import Acknowledged, Failed, run_handler
 
 pytestmark = pytest.mark.anyio
-
-
-class Kind(StrEnum):
-    MAIL = "mail"
 
 
 def worker_of(done: list[tuple[str, str]], *, default: bool = False, **settings: Any) -> Worker:
@@ -53,26 +47,14 @@ def worker_of(done: list[tuple[str, str]], *, default: bool = False, **settings:
         ({"kind": "gr\u00fc\u00dfe"}, ("push", "gr\u00fc\u00dfe")),
         ([("kind", "push"), ("kind", "sms")], ("send", "sms")),
         ({"kind": "SMS"}, ("rest", "SMS")),
-        ({"kind": "sms "}, ("rest", "sms ")),
         ({"kind": ""}, ("rest", "")),
         ({"no": "kind"}, ("rest", "-")),
-        ({"x": "kind", "kind": "sms"}, ("send", "sms")),
     ],
 )
 def test_a_job_is_run_by_the_handler_for_its_type_or_by_the_default_one(fields: Any, handler: tuple[str, str]) -> None:
     done: list[tuple[str, str]] = []
     assert run_handler(worker_of(done, default=True), fields) == Acknowledged()
     assert done == [handler]
-
-
-def test_a_type_may_be_a_member_of_an_enum() -> None:
-    worker = Worker(job_type_field="kind")
-
-    @worker.handler(Kind.MAIL)
-    async def send(job: Job) -> None:
-        raise RuntimeError(job.text("kind"))
-
-    assert run_handler(worker, {"kind": "mail"}) == Failed("RuntimeError: mail")
 
 
 def test_decorators_return_the_function_and_may_be_stacked() -> None:
@@ -109,15 +91,6 @@ def test_what_cannot_be_registered_is_refused_with_a_sentence_and_changes_nothin
         register(worker, run)
     assert run_handler(worker, {"kind": "sms"}) == Acknowledged()
     assert isinstance(run_handler(worker, {"kind": "a"}), Failed)
-
-
-def test_the_field_may_come_from_settings_that_the_program_made() -> None:
-    worker = Worker(settings=WorkerSettings(stream="orders", group="billing", job_type_field="kind"))
-
-    @worker.handler("mail")
-    async def send(job: Job) -> None: ...
-
-    assert run_handler(worker, {"kind": "mail"}) == Acknowledged()
 
 
 async def test_a_field_that_was_taken_away_when_the_worker_was_deployed_is_missed_before_it_begins() -> None:
@@ -171,26 +144,3 @@ async def test_a_worker_dispatches_and_gives_up_what_it_has_no_handler_for(serve
     assert field_of(letter, b"reaper.dead.error").startswith(b"UnknownTypeError: no handler for a job of type 'mail'")
     assert await pending_of(client) == []
     assert {event.data["type"] for event in await read_events(client, KEYS)} == {"sms", "mail", "push"}
-
-
-def test_where_a_handler_runs_is_known_for_each_job() -> None:
-    worker = worker_of([], default=True)
-    way_of = worker.handlers.calls(worker.settings).way_of
-    assert [way_of(make_job(b"kind", kind)).in_thread for kind in (b"sms", b"push", b"x")] == [False, True, False]
-
-    def plain(job: Job) -> None: ...
-
-    settings = WorkerSettings(stream="orders", group="billing")
-    assert Handlers(plain).calls(settings).way_of(make_job()).in_thread
-
-
-def test_one_handler_for_all_jobs_is_called_with_nothing_in_between() -> None:
-    """Programs that use none of this pay for none of it."""
-
-    async def handle(job: Job) -> None: ...
-
-    assert Handlers(handle).calls(WorkerSettings(stream="orders", group="billing")).invoke is handle
-
-
-def test_a_new_jobs_fields_say_its_type() -> None:
-    assert run_handler(worker_of([]), NewJob({"kind": "sms"}, job_id="j-1")) == Acknowledged()

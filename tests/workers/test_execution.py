@@ -1,185 +1,21 @@
-import asyncio
-import functools
-import threading
-from collections.abc import Awaitable
-from dataclasses import replace
+"""The verdict on what a handler raised or returned: its delay, its error text, its traceback."""
+
 from datetime import timedelta
 
-import anyio
 import pytest
 
 from tests.workers.scene import make_job
 from workers import Job, Reject, Retry
 from workers.backoff import AT_ONCE, Backoff
 from workers.loop.execution import (
-    ACKED,
     MAX_TRACEBACK_BYTES,
     REASON_MAX_DELIVERIES,
-    execute,
     judge,
 )
-from workers.loop.handlers import Handler, invoker, is_async
 from workers.protocol.calls.moves import Outcome, Verdict
 from workers.runtime.user_code import MAX_TEXT, describe
 
-pytestmark = pytest.mark.anyio
-
-
 BACKOFF = Backoff(base_ms=1_000, cap_ms=60_000, uncounted_max_age_ms=3_600_000)
-
-
-async def run(handler: Handler) -> Verdict:
-    """Run ``handler`` on a job; return its verdict without the traceback, which has tests of its own."""
-    return replace(await execute(invoker(handler, 2), make_job()), traceback="")
-
-
-async def succeed(_job: Job) -> None:
-    """Return nothing."""
-
-
-@pytest.mark.parametrize("answer", [None, 7, "done", False])
-async def test_a_handler_that_returns_acknowledges_whatever_it_returns(answer: object) -> None:
-    async def handle(_job: Job) -> object:
-        return answer
-
-    assert await run(handle) == ACKED
-
-
-async def test_an_exception_gives_the_job_back_with_its_text() -> None:
-    async def handle(_job: Job) -> None:
-        raise ValueError("no such customer")
-
-    assert await run(handle) == Verdict(Outcome.NACK, REASON_MAX_DELIVERIES, "ValueError: no such customer")
-
-
-async def test_retry_gives_the_job_back_with_its_reason() -> None:
-    async def handle(_job: Job) -> None:
-        raise Retry(reason="the bank is closed")
-
-    assert await run(handle) == Verdict(Outcome.NACK, REASON_MAX_DELIVERIES, "the bank is closed")
-
-
-async def test_reject_makes_a_dead_letter_with_its_reason() -> None:
-    async def handle(_job: Job) -> None:
-        raise Reject("malformed")
-
-    assert await run(handle) == Verdict(Outcome.REJECT, "malformed")
-
-
-@pytest.mark.parametrize(
-    ("answer", "verdict"),
-    [
-        (Retry("later"), Verdict(Outcome.NACK, REASON_MAX_DELIVERIES, "later")),
-        (Reject("never"), Verdict(Outcome.REJECT, "never")),
-        (Reject(""), Verdict(Outcome.REJECT, "rejected")),
-    ],
-)
-async def test_a_verdict_that_is_returned_counts_as_if_it_were_raised(answer: object, verdict: Verdict) -> None:
-    async def handle(_job: Job) -> object:
-        return answer
-
-    assert await run(handle) == verdict
-
-
-async def test_a_cancellation_that_leaks_out_of_the_handler_is_a_failure() -> None:
-    async def handle(_job: Job) -> None:
-        raise asyncio.CancelledError
-
-    assert (await run(handle)).outcome is Outcome.NACK
-
-
-async def test_a_cancelled_runner_has_no_verdict() -> None:
-    verdicts = []
-
-    async def handle(_job: Job) -> None:
-        await anyio.sleep_forever()
-
-    async with anyio.create_task_group() as tasks:
-
-        async def run_and_note() -> None:
-            verdicts.append(await run(handle))
-
-        tasks.start_soon(run_and_note)
-        await anyio.lowlevel.checkpoint()
-        tasks.cancel_scope.cancel()
-
-    assert verdicts == []
-
-
-async def test_an_exit_goes_through() -> None:
-    async def handle(_job: Job) -> None:
-        raise SystemExit(3)
-
-    with pytest.raises(SystemExit):
-        await run(handle)
-
-
-async def test_a_plain_function_runs_in_a_thread() -> None:
-    threads = []
-
-    def handle(_job: Job) -> None:
-        threads.append(threading.current_thread())
-
-    assert await run(handle) == ACKED
-    assert threads[0] is not threading.current_thread()
-
-
-async def test_a_plain_function_that_raises_gives_the_job_back() -> None:
-    def handle(_job: Job) -> None:
-        raise KeyError("id")
-
-    assert await run(handle) == Verdict(Outcome.NACK, REASON_MAX_DELIVERIES, "KeyError: 'id'")
-
-
-async def test_a_coroutine_that_a_plain_function_returns_is_run() -> None:
-    ran = []
-
-    async def work(_job: Job) -> None:
-        ran.append(True)
-
-    def handle(job: Job) -> Awaitable[None]:
-        return work(job)
-
-    assert await run(handle) == ACKED
-    assert ran == [True]
-
-
-async def test_a_cancelled_runner_does_not_wait_for_its_thread() -> None:
-    release, began, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def handle(_job: Job) -> None:
-        began.set()
-        release.wait(10)
-        ended.set()
-
-    with anyio.CancelScope() as scope:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run, handle)
-            await anyio.to_thread.run_sync(began.wait, 10)
-            scope.cancel()
-
-    assert not ended.is_set()
-    release.set()
-    assert await anyio.to_thread.run_sync(ended.wait, 10)
-
-
-class CallableHandler:
-    async def __call__(self, _job: Job) -> None:
-        """Do nothing."""
-
-
-@pytest.mark.parametrize(
-    ("handler", "expected"),
-    [
-        (succeed, True),
-        (functools.partial(succeed), True),
-        (CallableHandler(), True),
-        (lambda _job: None, False),
-        (functools.partial(print, "x"), False),
-    ],
-)
-def test_async_handlers_are_recognised(handler: Handler, expected: bool) -> None:
-    assert is_async(handler) is expected
 
 
 class UnreadableError(Exception):
@@ -199,9 +35,6 @@ class UnreadableError(Exception):
 def test_errors_are_described_in_text_that_redis_accepts(error: Exception, text: str) -> None:
     assert describe(error) == text
     assert describe(error).encode()
-
-
-def test_long_errors_are_cut() -> None:
     assert len(describe(ValueError("x" * 10 * MAX_TEXT))) == MAX_TEXT
 
 
@@ -221,17 +54,9 @@ def throw(error: Exception) -> None:
 
 def failed_job(failures: int, waits: int = 0, age_ms: int = 250) -> Job:
     """Return a job in its delivery number ``failures`` that is ``age_ms`` old."""
-    job = make_job(
-        b"reaper.deliveries",
-        b"%d" % (failures - 1),
-        b"reaper.waits",
-        b"%d" % waits,
-        b"reaper.first_ms",
-        b"%d" % (1_700_000_000_250 - age_ms),
-        limit=1_000,
-    )
-    assert (job.deliveries, job.waits) == (failures, waits)
-    return job
+    numbers = {b"deliveries": failures - 1, b"waits": waits, b"first_ms": 1_700_000_000_250 - age_ms}
+    flat = [word for name, number in numbers.items() for word in (b"reaper." + name, b"%d" % number)]
+    return make_job(*flat, limit=1_000)
 
 
 @pytest.mark.parametrize("answer", [ValueError("no"), Retry("later")], ids=["exception", "retry"])

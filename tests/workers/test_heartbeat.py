@@ -4,7 +4,6 @@ import asyncio
 import threading
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import anyio
 import pytest
@@ -14,13 +13,12 @@ from tests.conftest import StartProxy
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until, wait_until_here
-from tests.workers.extending import extended, extensions
+from tests.workers.extending import Holding, extended, extending, extensions, steal
 from tests.workers.scene import (
     KEYS,
     blocked,
     enqueue,
     event_names,
-    make_held,
     make_job,
     make_worker,
     number_of,
@@ -30,39 +28,15 @@ from tests.workers.scene import (
 )
 from workers import Job
 from workers.loop.heartbeat import MAX_BATCH_BYTES, _batches
-from workers.protocol.calls.moves import ACK, EXTEND
+from workers.protocol.calls.moves import ACK
 from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
-extending = pytest.mark.usefixtures("hurried")
 
 VISIBILITY_S = 3_600
 """Nothing is overdue, however busy the machine is: where it matters, workers extend ten times in a second."""
 LONG_S = 30 * 86_400
 """Longer than most machines are up."""
-
-
-class Holding:
-    """A handler that waits for the gate, and notes how each job ended."""
-
-    def __init__(self) -> None:
-        self.started: list[Job] = []
-        self.ended: list[tuple[int, str]] = []
-        self.gate = anyio.Event()
-
-    async def __call__(self, job: Job) -> None:
-        self.started.append(job)
-        try:
-            await self.gate.wait()
-        except BaseException:
-            self.ended.append((number_of(job), "cancelled"))
-            raise
-        self.ended.append((number_of(job), "done"))
-
-
-async def steal(client: Redis, entry_id: str, *, stream: str = KEYS.stream) -> None:
-    """Give the delivery to another consumer, as a recovery does that keeps the entry."""
-    await client.execute_command("XCLAIM", stream, KEYS.group, "thief", 0, entry_id)
 
 
 # ---- extended deliveries
@@ -179,20 +153,9 @@ async def test_a_verdict_that_waits_to_be_settled_is_not_extended(
     assert (worker.counts.acked, worker.counts.refused) == (2, 0)
 
 
-async def test_jobs_that_end_soon_cost_no_extension(server: RedisServer, client: Redis) -> None:
-    async def accept(_job: Job) -> None:
-        """Acknowledge."""
-
-    await enqueue(client, *range(500))
-    async with running(make_worker(server.url, accept, visibility_timeout=VISIBILITY_S)) as worker:
-        await wait_for_settled(worker, 500)
-
-    assert extensions() == []
-
-
 def test_a_call_is_bounded_by_number_and_by_bytes() -> None:
-    small = [make_held(entry_id=b"1700000000000-%04d" % number) for number in range(1_200)]
-    large = [make_held(b"n", bytes(MAX_BATCH_BYTES // 2), entry_id=b"1700000000001-%d" % number) for number in range(5)]
+    small = [make_job(entry_id=b"1700000000000-%04d" % number) for number in range(1_200)]
+    large = [make_job(b"n", bytes(MAX_BATCH_BYTES // 2), entry_id=b"1700000000001-%d" % number) for number in range(5)]
 
     assert [len(batch) for batch in _batches([*large, *small])] == [500, 500, 202, 2, 1]
     assert list(_batches([])) == []
@@ -231,28 +194,6 @@ async def test_a_refused_extension_cancels_the_handler_and_is_told_once(
 
 
 @extending
-async def test_the_slot_of_a_lost_job_is_free_for_the_next_one_also_where_its_thread_goes_on(
-    server: RedisServer, client: Redis
-) -> None:
-    let_go = threading.Event()
-    ran = []
-
-    def handle(job: Job) -> None:
-        ran.append(number_of(job))
-        if number_of(job) == 1:
-            let_go.wait(10)
-
-    lost, _ = await enqueue(client, 1, 2)
-    async with running(make_worker(server.url, handle, visibility_timeout=VISIBILITY_S, concurrency=1)) as worker:
-        await wait_until(lambda: ran == [1], "the first runs")
-        await steal(client, lost)
-        await wait_until(lambda: worker.counts.acked == 1, "the second is done")
-        let_go.set()
-
-    assert (ran, worker.counts.refused, worker.counts.acked) == ([1, 2], 1, 1)
-
-
-@extending
 async def test_w1_a_handler_that_lost_its_delivery_settles_nothing_although_it_returns(
     server: RedisServer, client: Redis
 ) -> None:
@@ -272,44 +213,6 @@ async def test_w1_a_handler_that_lost_its_delivery_settles_nothing_although_it_r
 
     assert (worker.counts.refused, worker.counts.acked) == (1, 0)
     assert await event_names(client) == []
-
-
-@extending
-async def test_what_follows_a_lost_job_in_its_runner_is_not_cancelled(server: RedisServer, client: Redis) -> None:
-    started, cancelled = anyio.Event(), []
-
-    async def handle(job: Job) -> None:
-        if number_of(job) == 0:
-            started.set()
-            try:
-                await anyio.sleep_forever()
-            finally:
-                cancelled.append(0)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.sleep, 0.001)
-
-    [lost] = await enqueue(client, 0)
-    async with running(make_worker(server.url, handle, visibility_timeout=VISIBILITY_S, concurrency=1)) as worker:
-        await started.wait()
-        await enqueue(client, *range(1, 20))
-        await steal(client, lost)
-        await wait_for_settled(worker, 20)
-
-    assert (cancelled, worker.counts.refused, worker.counts.acked) == ([0], 1, 19)
-
-
-@extending
-async def test_a_deleted_payload_does_not_disturb_who_has_it_in_memory(server: RedisServer, client: Redis) -> None:
-    handler = Holding()
-    gone, there = await enqueue(client, 1, 2)
-
-    async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S)) as worker:
-        await wait_until(lambda: len(handler.started) == 2, "both run")
-        await client.xdel(KEYS.stream, gone)
-        await wait_until(extended(there, 6), "the other one was extended again and again")
-        handler.gate.set()
-
-    assert (worker.counts.acked, worker.counts.refused) == (2, 0)
 
 
 @extending
@@ -384,38 +287,6 @@ async def test_a_job_tells_whether_it_is_still_ours(server: RedisServer, client:
     assert await pending_of(client) == []
 
 
-async def test_extending_starts_the_idle_time_over(server: RedisServer, client: Redis) -> None:
-    idle: list[int] = []
-
-    async def handle(job: Job) -> None:
-        await client.execute_command(
-            "XCLAIM", KEYS.stream, KEYS.group, worker.consumer, 0, job.entry_id, "IDLE", 1_200_000, "JUSTID"
-        )
-        await job.extend()
-        rows: Any = await client.xpending_range(KEYS.stream, KEYS.group, "-", "+", 1)
-        idle.append(rows[0][2])
-
-    await enqueue(client, 1)
-    worker = make_worker(server.url, handle, visibility_timeout=VISIBILITY_S)
-    async with running(worker):
-        await wait_for_settled(worker, 1)
-
-    assert idle[0] < 1_200_000
-
-
-async def test_a_handler_in_a_thread_can_extend_too(server: RedisServer, client: Redis) -> None:
-    answers = []
-
-    def handle(job: Job) -> None:
-        answers.append(anyio.from_thread.run(job.extend))
-
-    await enqueue(client, 1)
-    async with running(make_worker(server.url, handle)) as worker:
-        await wait_for_settled(worker, 1)
-
-    assert answers == [True]
-
-
 async def test_a_job_that_no_worker_runs_cannot_be_extended() -> None:
     with pytest.raises(RuntimeError, match="no worker runs it"):
         await make_job().extend()
@@ -439,16 +310,3 @@ async def test_thread_and_connection_end_with_the_worker(server: RedisServer, cl
 
 async def only_connection(client: Redis) -> bool:
     return len(await client.client_list()) == 1
-
-
-@extending
-async def test_the_script_is_loaded_where_the_server_has_forgotten_it(server: RedisServer, client: Redis) -> None:
-    handler = Holding()
-    [job_id] = await enqueue(client, 1)
-    async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S)):
-        await wait_until(extended(job_id, 1), "it is extended")
-        await client.script_flush()
-        await wait_until(extended(job_id, 3), "it is extended again")
-        handler.gate.set()
-
-    assert EXTEND.name == "extend"

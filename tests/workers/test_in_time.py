@@ -11,11 +11,11 @@ import pytest
 from redis.exceptions import ResponseError
 
 from tests.support.patience import PATIENCE_S
-from tests.workers.scene import make_held
+from tests.workers.scene import make_job
 from workers import Job
 from workers.backoff import Backoff
 from workers.loop.context import SettlementTurn
-from workers.loop.dispatch import HandlerCalls, Way
+from workers.loop.dispatch import HandlerCall, HandlerCalls
 from workers.loop.execution import HANDED_BACK
 from workers.loop.heartbeat import BEATS, Heartbeat
 from workers.loop.in_flight import Delivery, Interruption, Source
@@ -87,7 +87,7 @@ class Silent:
 def hold(number: int = 1, source: Source | None = None) -> Delivery:
     """Return a delivery in hand, proved now."""
     source = source or Source("orders", "orders")
-    held = make_held(entry_id=b"1700000000000-%d" % number, source=source)
+    held = make_job(entry_id=b"1700000000000-%d" % number, source=source)
     held.proven = monotonic()
     source.hold([held])
     return held
@@ -99,7 +99,7 @@ def context_of(held: Delivery, redis: Redis) -> Any:
     membership.both = [held.source]  # type: ignore[attr-defined]
     membership.visibility_s = VISIBILITY_S  # type: ignore[attr-defined]
     membership.timeout_changed = -inf  # type: ignore[attr-defined]
-    membership.shows_from = lambda now: Membership.shows_from(membership, now)  # type: ignore[arg-type, attr-defined]
+    membership.is_recent = lambda proven: Membership.is_recent(membership, proven)  # type: ignore[arg-type, attr-defined]
     reporter = Silent()
     reporter.troubles = RedisFailures()  # type: ignore[attr-defined]
     settings = SimpleNamespace(backoff=Backoff(1_000, 60_000, 86_400_000), concurrency=1)
@@ -117,7 +117,7 @@ def context_of(held: Delivery, redis: Redis) -> Any:
 
 
 def runner_of(context: Any, handle: Callable[[Job], Awaitable[None]], settled: Any) -> Runner:
-    calls = HandlerCalls("", {}, Way(handle, 1))
+    calls = HandlerCalls("", {}, HandlerCall(handle, 1))
     return Runner(context, calls, settled, Heartbeat(context), Isolation((), lambda: VISIBILITY_S), lambda: False)
 
 

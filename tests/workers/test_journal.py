@@ -8,7 +8,7 @@ from tests.support.servers import RedisServer
 from tests.workers.scene import KEYS, add, make_job, make_worker, running, wait_for_settled
 from workers import Job
 from workers.loop.execution import ACKED, Reject, Retry
-from workers.loop.facts import DeliveryFacts, _type_name
+from workers.loop.facts import DeliveryFacts
 from workers.loop.in_flight import Delivery
 from workers.protocol.calls.moves import Verdict
 from workers.protocol.events import decode_entry
@@ -17,10 +17,6 @@ from workers.runtime.clock import going_by
 from workers.settings import WorkerSettings
 
 pytestmark = pytest.mark.anyio
-
-
-async def accept(_job: Job) -> None:
-    """Acknowledge."""
 
 
 def facts_of(job: Job, verdict: Verdict = ACKED, type_field: str = "") -> dict[str, object]:
@@ -79,16 +75,6 @@ def test_a_job_type_is_the_named_field_printable_and_short(flat: tuple[bytes, ..
 
 def test_without_a_field_for_it_no_type_is_journalled() -> None:
     assert "type" not in facts_of(make_job(b"type", b"invoice.send", b"", b"empty name"))
-
-
-def test_a_field_that_differs_from_job_to_job_costs_bounded_memory() -> None:
-    facts = DeliveryFacts(settings_of(RecoveryMode.REAPER, "type"), lambda: 0)
-    told = []
-    for number in range(3_000):
-        flat = facts.of_settlement(settling(make_job(b"type", b"%d" % number), ACKED, 7))
-        told.append(flat[flat.index("type") + 1])
-    assert told == [str(number) for number in range(3_000)]
-    assert _type_name.cache_info().currsize <= 1_000
 
 
 async def test_events_of_all_kinds_carry_the_type_of_their_job(server: RedisServer, client: Redis) -> None:

@@ -7,20 +7,15 @@ from redis.asyncio import Redis
 
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.extending import extensions
-from tests.workers.scene import KEYS, enqueue, make_worker, running
-from tests.workers.test_heartbeat import LONG_S, Holding, extending, steal
+from tests.workers.extending import Holding, extending, extensions, steal
+from tests.workers.scene import KEYS, accept, enqueue, make_worker, running
 from workers import Worker
 from workers.protocol.messages import Redelivery
 
 pytestmark = pytest.mark.anyio
 
-SELDOM: dict[str, Any] = {"refresh_s": LONG_S}
+SELDOM: dict[str, Any] = {"refresh_s": 30 * 86_400}
 """A worker that looks again only where something tells it to."""
-
-
-async def accept(_: object) -> None:
-    """Run a job."""
 
 
 async def set_visibility(client: Redis, visibility_s: float) -> None:

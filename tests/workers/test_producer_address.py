@@ -1,6 +1,5 @@
 """The addresses of producers, and the event loops that one producer serves."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -13,18 +12,6 @@ pytestmark = pytest.mark.anyio
 
 def jobs(server: RedisServer) -> int:
     return int(server.command("XLEN", "orders"))
-
-
-def test_a_producer_with_an_address_serves_one_event_loop_after_the_other(server: RedisServer) -> None:
-    orders = Producer("orders", server.url)
-
-    async def send() -> None:
-        async with orders:
-            await orders.enqueue({"n": 1})
-
-    for _ in range(5):
-        asyncio.run(send())
-    assert jobs(server) == 5
 
 
 async def test_an_error_after_the_write_never_says_that_nothing_was_written(server: RedisServer) -> None:

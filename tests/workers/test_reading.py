@@ -8,11 +8,13 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Runs,
+    accept,
+    blocked,
     enqueue,
     event_names,
     key_of,
     make_worker,
-    number_of,
     pending_of,
     running,
     wait_for_settled,
@@ -24,23 +26,15 @@ from workers.runtime.callbacks import Report
 pytestmark = pytest.mark.anyio
 
 
-async def accept(_job: Job) -> None:
-    """Acknowledge."""
-
-
 async def test_a_batch_whose_reply_was_lost_is_run_and_not_counted(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
     through = await proxy(server)
-    seen: list[tuple[int, int]] = []
-
-    async def handle(job: Job) -> None:
-        seen.append((number_of(job), job.deliveries))
-
+    seen = Runs()
     await enqueue(client, *range(5))
     lost = through.drop_reply(command("XREADGROUP"))
     # It does not wait until the worker joins again, which takes stock as well.
-    async with running(make_worker(through.url, handle, refresh_s=3_600)) as worker:
+    async with running(make_worker(through.url, seen, refresh_s=3_600)) as worker:
         await lost.wait()
         await wait_for_settled(worker, 5)
 
@@ -62,30 +56,6 @@ async def test_a_server_that_lets_out_no_large_reply_is_asked_for_smaller_ones(
         async with running(make_worker(limited.url, accept, recovery=recovery, concurrency=60)) as worker:
             await wait_for_settled(worker, 60)
         assert (worker.counts.acked, await pending_of(client)) == (60, [])
-
-
-async def test_after_a_lost_reply_what_runs_already_is_not_run_again(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
-    through = await proxy(server)
-    started: list[int] = []
-    go = anyio.Event()
-
-    async def handle(job: Job) -> None:
-        started.append(number_of(job))
-        await go.wait()
-
-    await enqueue(client, 1)
-    lost = through.drop_reply(command("XREADGROUP"), nth=2)
-    async with running(make_worker(through.url, handle)) as worker:
-        await wait_until(lambda: started, "the first job runs")
-        await enqueue(client, 2)
-        await lost.wait()
-        await wait_until(lambda: len(started) == 2, "the second job runs")
-        go.set()
-        await wait_for_settled(worker, 2)
-
-    assert (started, worker.counts.read) == ([1, 2], 2)
 
 
 async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
@@ -143,31 +113,11 @@ async def test_a_restarted_server_is_found_again(start_server: StartServer) -> N
         assert (worker.counts.acked, await pending_of(client)) == (2, [])
 
 
-async def test_a_demoted_server_is_left_and_its_return_noticed(
-    start_server: StartServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    server, elsewhere = start_server(), start_server()
-
-    async with commands_client(server.url) as client, running(make_worker(server.url, accept)) as worker:
-        await wait_until(lambda: is_blocked(client), "the worker waits for jobs")
-        await client.execute_command("REPLICAOF", "127.0.0.1", elsewhere.port)
-        await wait_until(lambda: "retrying: " in caplog.text, "the worker has noticed")
-        await client.execute_command("REPLICAOF", "NO", "ONE")
-        await enqueue(client, 1)
-        await wait_for_settled(worker, 1)
-
-    assert worker.counts.acked == 1
-
-
-async def is_blocked(client: Redis) -> bool:
-    return bool((await client.info("clients"))["blocked_clients"])
-
-
 async def test_a_stream_that_is_deleted_while_we_wait_is_made_again(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(make_worker(server.url, accept)) as worker:
-        await wait_until(lambda: is_blocked(client), "the worker waits for jobs")
+        await wait_until(lambda: blocked(client), "the worker waits for jobs")
         await client.delete(KEYS.stream)
         await wait_until(lambda: "is created again" in caplog.text, "the worker has joined again")
         await enqueue(client, 1)

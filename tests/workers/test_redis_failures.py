@@ -1,13 +1,10 @@
-"""The meaning of Redis errors, and the ones that are news."""
+"""Which errors of Redis are news."""
 
-import pytest
-from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ReadOnlyError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from workers.protocol.meaning import Meaning, in_words, meaning_of
+from workers.protocol.meaning import in_words
 from workers.runtime.redis_failures import RETELL_S, RedisFailures
-
-# ---- reports
 
 
 def told(troubles: RedisFailures, *met: tuple[str, Exception | None], now: float = 0.0) -> list[bool]:
@@ -57,30 +54,3 @@ def test_a_part_that_is_refused_in_turns_with_working_fills_no_log() -> None:
 def test_a_refusal_of_another_kind_is_told() -> None:
     met = [("settling", DENIED), ("settling", ResponseError("OOM command not allowed")), ("settling", DENIED)]
     assert told(RedisFailures(), *met) == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("error", "meaning"),
-    [
-        (CLOSED, Meaning.AWAY),
-        (RedisConnectionError("max number of clients reached"), Meaning.AWAY),
-        (BusyLoadingError("Redis is loading the dataset in memory"), Meaning.AWAY),
-        (ReadOnlyError("You can't write against a read only replica."), Meaning.AWAY),
-        (AuthenticationError("Authentication required."), Meaning.LOCKED_OUT),
-        (ResponseError("WRONGPASS invalid username-password pair or user is disabled."), Meaning.LOCKED_OUT),
-        (DENIED, Meaning.DENIED),
-        (ResponseError("The user executing the script can't run this command or subcommand script: 5e, on @u:1."),
-         Meaning.DENIED),
-        (ResponseError("Error running script (call to f_5e): @user_script:1: @user_script: 1: The user executing the "
-                       "script can't access at least one of the keys mentioned in the command arguments"),
-         Meaning.DENIED),
-        (ResponseError("Error running script: @user_script: 3: -NOPERM this user has no permissions"), Meaning.DENIED),
-        (ResponseError("NOGROUP No such key 'orders'"), Meaning.NO_GROUP),
-        (ResponseError("OOM command not allowed when used memory > 'maxmemory'."), Meaning.REFUSED),
-        (ResponseError("WRONGTYPE Operation against a key"), Meaning.REFUSED),
-        (ResponseError("user_script:1: too many results to unpack script: 9d, on @user_script:1."), Meaning.UNCLEAR),
-        (ResponseError("wrong number of arguments for 'xack' command"), Meaning.UNCLEAR),
-    ],
-)  # fmt: skip
-def test_what_an_error_means(error: Exception, meaning: Meaning) -> None:
-    assert meaning_of(error) is meaning

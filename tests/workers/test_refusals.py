@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -18,12 +17,11 @@ from reaper.operations.acl import Role, rules_of
 from tests.support.knobs import hurry
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.scene import KEYS, enqueue, make_worker, pending_of, running, wait_for_settled
+from tests.workers.scene import KEYS, accept, enqueue, make_worker, pending_of, running, wait_for_settled
 from workers import Job, Reject
 from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.calls.moves import Moves
 from workers.protocol.errors import UnreachableError
-from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import RecoveryMode
 
 pytestmark = pytest.mark.anyio
@@ -83,9 +81,13 @@ async def test_acknowledgements_wait_until_the_right_is_given_back(
     assert await pending_of(client) == []
 
 
-async def test_a_dead_letter_that_may_not_be_written_keeps_no_acknowledgement_waiting(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+async def test_a_dead_letter_that_may_not_be_written_keeps_no_acknowledgement_waiting_and_ends_one_span(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
     async def handle(job: Job) -> None:
         if job.fields[b"n"] == b"1":
             raise Reject("malformed")
@@ -101,25 +103,7 @@ async def test_a_dead_letter_that_may_not_be_written_keeps_no_acknowledgement_wa
         await wait_until(lambda: worker.counts.dead_lettered == 1, "the dead letter is written")
 
     assert await pending_of(client) == []
-
-
-async def test_a_settlement_that_is_repeated_ends_the_span_of_its_delivery_once(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spans = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-
-    async def handle(_job: Job) -> None:
-        raise Reject("malformed")
-
-    await enqueue(client, 1)
-    async with running(make_worker(await restrict(client, server, "-xadd"), handle, journal=False)) as worker:
-        await wait_until(lambda: worker.process and worker.process._settlements._failures >= 2, "it is tried again")
-        await change_rights(client, "+xadd")
-        await wait_until(lambda: worker.counts.dead_lettered == 1, "the dead letter is written")
-    assert len(spans.get_finished_spans()) == 1
+    assert len(spans.get_finished_spans()) == 3
     assert "ended span" not in caplog.text
 
 
@@ -151,22 +135,21 @@ async def test_a_verdict_that_the_server_rejects_is_tried_again_and_keeps_no_oth
 # ---- proof of life
 
 
-@pytest.mark.parametrize("recovery", [RecoveryMode.REAPER, RecoveryMode.EMBEDDED])
-@pytest.mark.parametrize("right", ["xclaim", "xpending", "xrange"])
+@pytest.mark.parametrize(
+    ("recovery", "right"),
+    [(RecoveryMode.REAPER, "xclaim"), (RecoveryMode.REAPER, "xpending"), (RecoveryMode.EMBEDDED, "xrange")],
+)
 async def test_a_worker_that_may_not_prove_its_life_does_not_begin(
     server: RedisServer, client: Redis, right: str, recovery: RecoveryMode
 ) -> None:
     """Its long jobs would be recovered from under it, run again and again, and be given up."""
-
-    async def handle(_job: Job) -> None:
-        """Return."""
 
     await enqueue(client, 1)
     url = await restrict(client, server, f"-{right}", mode=recovery)
     with pytest.raises(
         UnreachableError, match=r"cannot join group orders/billing: .*`reaper acl` prints the permissions"
     ):
-        await make_worker(url, handle, recovery=recovery).run()
+        await make_worker(url, accept, recovery=recovery).run()
     assert await pending_of(client) == []
 
 
@@ -192,13 +175,17 @@ async def test_an_extension_that_extends_nothing_does_not_say_that_extending_wor
     async with running(make_worker(await restrict(client, server), handle, visibility_timeout=3_600)):
         await started.wait()
         await change_rights(client, "-xclaim")
-        await wait_until(lambda: errors_in(caplog, "Redis rejects a call", "extending"), "extending is refused")
+        await wait_until(
+            lambda: errors_in(caplog, "Redis rejects a call", "sending heartbeats"), "extending is refused"
+        )
         await client.execute_command("XCLAIM", KEYS.stream, KEYS.group, "thief", 0, job_id)
         tried = len(failures)
         await wait_until(lambda: len(failures) > tried + 3, "it is tried again")
-        assert not errors_in(caplog, "Redis answers again", "part=extending", "rejected_s=")
+        assert not errors_in(caplog, "Redis answers again", 'part="sending heartbeats"', "rejected_s=")
         await change_rights(client, "+xclaim")
-        await wait_until(lambda: errors_in(caplog, "Redis answers again", "part=extending", "rejected_s="), "it works")
+        await wait_until(
+            lambda: errors_in(caplog, "Redis answers again", 'part="sending heartbeats"', "rejected_s="), "it works"
+        )
         done.set()
 
 
@@ -215,9 +202,9 @@ async def test_a_worker_that_may_not_adopt_reads_on(
     async def handle(job: Job) -> None:
         ran.append(job.id)
 
+    url = await restrict(client, server)
     words = [word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words if "quarantine" not in word]
-    await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words)
-    url = f"redis://{USER}:p@127.0.0.1:{server.port}/0"
+    await change_rights(client, "reset", "on", ">p", *words)
     async with running(make_worker(url, handle, refresh_s=0.05)) as worker:
         membership = worker.process._context.membership  # type: ignore[union-attr]
         joins = membership.joins
@@ -259,20 +246,22 @@ async def test_an_embedded_worker_that_may_not_claim_reads_on(
     assert len(errors_in(caplog, "Redis rejects a call", "recovering stalled deliveries")) == 1
 
 
-@pytest.mark.parametrize(("call", "part"), [("recover_page", "recovering"), ("move_due", "moving")])
-@pytest.mark.parametrize("error", [NoPermissionError("no right"), AuthenticationError("wrong password")], ids=str)
+@pytest.mark.parametrize(
+    ("call", "part", "error"),
+    [
+        ("recover_page", "recovering", NoPermissionError("no right")),
+        ("move_due", "moving", AuthenticationError("wrong password")),
+    ],
+)
 async def test_a_call_that_was_rejected_is_no_obstacle_any_more_once_a_reaper_makes_it(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, call: str, part: str, error: RedisError
 ) -> None:
     async def reject(*_: object, **__: object) -> None:
         raise error
 
-    async def handle(_job: Job) -> None:
-        """Return."""
-
     hurry(monkeypatch.setattr)
     monkeypatch.setattr(GroupMoves, call, reject)
-    async with running(make_worker(server.url, handle, recovery="embedded", refresh_s=0.05)) as worker:
+    async with running(make_worker(server.url, accept, recovery="embedded", refresh_s=0.05)) as worker:
         process = worker.process
         assert process is not None
         await wait_until(lambda: process.refusals, f"{part} is rejected")
@@ -290,48 +279,16 @@ async def test_a_worker_whose_every_read_is_refused_says_so_once(
         failures.append(failed)
         return 0.01
 
-    async def handle(_job: Job) -> None:
-        """Return."""
-
     monkeypatch.setattr("workers.loop.reading.pause_s", pause_s)
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
     url = await restrict(client, server, "-xreadgroup")
-    async with running(make_worker(url, handle)):
+    async with running(make_worker(url, accept)):
         await wait_until(lambda: len(failures) > 20, "reading was refused many times")
         await change_rights(client, "+xreadgroup")
         await wait_until(
             lambda: errors_in(caplog, "Redis answers again", "part=reading", "rejected_s="), "it is told that it works"
         )
     assert len(errors_in(caplog, "Redis rejects a call", "reading")) == 1
-
-
-# ---- messages of servers
-
-
-async def test_missing_rights_are_seen_on_this_server_wherever_they_show(server: RedisServer, client: Redis) -> None:
-    words = ["-@all", "+eval", "~a", "resetchannels"]
-    await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words)
-    async with connected(server) as user:
-        for script in ("return redis.call('SET', KEYS[1], '1')", "return redis.pcall('GET', KEYS[1])"):
-            assert await refusal(user, "EVAL", script, 1, "a") is Meaning.DENIED
-        assert await refusal(user, "GET", "a") is Meaning.DENIED
-        assert await refusal(user, "EVAL", "return 1", 1, "b") is Meaning.DENIED
-        await change_rights(client, "+set", "+publish")
-        assert await refusal(user, "EVAL", "return redis.call('SET', 'b', '1')", 1, "a") is Meaning.DENIED
-        assert await refusal(user, "EVAL", "return redis.call('PUBLISH', 'b', '1')", 1, "a") is Meaning.DENIED
-        assert await refusal(user, "EVAL", "error('b')", 1, "a") is Meaning.UNCLEAR
-
-
-@asynccontextmanager
-async def connected(server: RedisServer) -> AsyncIterator[Redis]:
-    async with Redis(port=server.port, username=USER, password="p") as user:  # noqa: S106 - lives for one test
-        yield user
-
-
-async def refusal(user: Redis, *words: str | int) -> Meaning:
-    with pytest.raises(ResponseError) as caught:
-        await user.execute_command(*words)
-    return meaning_of(caught.value)
 
 
 @pytest.mark.parametrize("right", ["xclaim", "xpending"])
@@ -350,7 +307,7 @@ async def test_a_right_that_is_given_back_when_nothing_is_in_hand_is_noticed_all
     async with running(make_worker(url, handle, visibility_timeout=1, journal=False)) as worker:
         await wait_until(lambda: worker.process and worker.process.in_hand(), "it runs")
         await change_rights(client, f"-{right}")
-        await wait_until(lambda: errors_in(caplog, "Redis rejects a call", "extending"), "it is told")
+        await wait_until(lambda: errors_in(caplog, "Redis rejects a call", "sending heartbeats"), "it is told")
         done.set()
         if right == "xclaim":  # the settling client needs the other one
             await wait_for_settled(worker, 1)
@@ -359,4 +316,4 @@ async def test_a_right_that_is_given_back_when_nothing_is_in_hand_is_noticed_all
         assert process is not None
         await wait_until(lambda: not process.refusals, "it is ready again")
         await wait_for_settled(worker, 1)
-    assert errors_in(caplog, "Redis answers again", "part=extending", "rejected_s=")
+    assert errors_in(caplog, "Redis answers again", 'part="sending heartbeats"', "rejected_s=")

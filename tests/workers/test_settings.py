@@ -3,28 +3,22 @@ from pathlib import Path
 
 import pytest
 
+from reaper.settings import ReaperSettings
 from workers import Worker, WorkerSettings
+from workers.protocol.credentials import credentials_of
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.settings import load_settings
+from workers.runtime.settings import DEFAULT_URL, load_settings
 
 
-def load(**flags: object) -> WorkerSettings:
+def load(**flags: str | int) -> WorkerSettings:
     return load_settings(WorkerSettings, flags={"stream": "orders", "group": "billing", **flags})
 
 
-def test_only_stream_and_group_have_to_be_given() -> None:
+def test_only_stream_and_group_have_to_be_given_and_group_settings_are_not_set() -> None:
     settings = load()
-
     assert (settings.keys.pair, settings.concurrency, settings.drain_timeout) == (
-        "orders/billing",
-        64,
-        timedelta(seconds=30),
-    )
-
-
-def test_the_group_settings_are_not_set_by_default() -> None:
-    settings = load()
-
+        "orders/billing", 64, timedelta(seconds=30),
+    )  # fmt: skip
     assert (settings.visibility_timeout, settings.max_deliveries, settings.redelivery) == (None, None, None)
 
 
@@ -33,14 +27,11 @@ def test_the_group_settings_are_not_set_by_default() -> None:
     [
         ({"concurrency": "0"}, "concurrency"),
         ({"name": "a,b"}, "without commas"),
-        ({"name": "a\nb"}, "printable"),
         ({"group_start": "yesterday"}, "Write '0', '\\$' or an entry ID"),
         ({"group_start": "18446744073709551616"}, "Write '0', '\\$' or an entry ID"),
-        ({"group_start": "1-18446744073709551616"}, "Write '0', '\\$' or an entry ID"),
         ({"group_start": "٣"}, "Write '0', '\\$' or an entry ID"),
-        ({"visibility_timeout": "0.09"}, "'visibility_timeout' .* too short"),
+        ({"visibility_timeout": "0.09"}, "'visibility_timeout' .* at least 0.1s"),
         ({"journal_maxlen": "99999999999999999999999"}, "'journal_maxlen' .* less than or equal to 1000000000000"),
-        ({"visibility_timeout": "0"}, "visibility_timeout"),
         ({"stream": "{orders}"}, "only a hash tag"),
     ],
 )
@@ -79,17 +70,11 @@ def test_settings_given_as_a_whole_are_overridden_by_flags_only_where_they_speak
     assert (worker.settings.concurrency, worker.settings.drain_timeout) == (6, timedelta(seconds=7))
 
 
-def test_an_argument_that_is_no_setting_is_refused_with_a_suggestion() -> None:
+def test_arguments_that_cannot_work_are_refused_with_a_sentence() -> None:
     with pytest.raises(ConfigurationError, match="Did you mean 'concurrency'"):
         _ = Worker("orders", "billing", concurency=3).settings
-
-
-def test_settings_and_arguments_together_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="settings or arguments"):
         Worker("orders", settings=WorkerSettings(stream="orders", group="billing"))
-
-
-def test_a_worker_without_a_stream_says_which_setting_is_missing() -> None:
     with pytest.raises(ConfigurationError, match="'stream' is missing"):
         _ = Worker().settings
 
@@ -99,3 +84,40 @@ def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
     with pytest.raises(ConfigurationError, match="Did you mean 'REAPER_CONCURRENCY'"):
         load()
+
+
+# ---- the address of Redis
+
+
+def test_what_is_not_given_leaves_the_address_as_it_is() -> None:
+    assert load().redis_url == DEFAULT_URL
+    assert load(redis_url="redis://h?client_name=x").redis_url == "redis://h?client_name=x"
+
+
+def test_certificates_become_options_of_the_address() -> None:
+    settings = load(
+        redis_url="rediss://h/1",
+        redis_ca_file="/etc/ca.pem",
+        redis_cert_file="/etc/our cert.pem",
+        redis_key_file="/etc/key.pem",
+    )
+    assert settings.redis_url == (
+        "rediss://h/1?ssl_ca_certs=%2Fetc%2Fca.pem&ssl_certfile=%2Fetc%2Four%20cert.pem&ssl_keyfile=%2Fetc%2Fkey.pem"
+    )
+    assert WorkerSettings(**settings.model_dump()).redis_url == settings.redis_url, "made once, whoever copies it"
+
+
+def test_an_address_from_a_file_is_read_again_at_each_connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    url = tmp_path / "url"
+    url.write_text("rediss+sentinel://u:p@h1,h2/m/0\n")
+    monkeypatch.setenv("REAPER_REDIS_URL_FILE", str(url))
+    monkeypatch.setenv("REAPER_REDIS_CA_FILE", "/etc/ca.pem")
+    found = credentials_of(load_settings(ReaperSettings).redis_url)
+    assert found is not None
+    assert found.file == url
+
+
+def test_certificates_need_an_address_over_tls() -> None:
+    sentence = "redis_ca_file needs TLS. Set redis_url to rediss://"
+    with pytest.raises(ConfigurationError, match=sentence):
+        load(redis_ca_file="/ca.pem")

@@ -12,6 +12,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    accept,
     enqueue,
     event_names,
     make_worker,
@@ -37,10 +38,6 @@ def acknowledged_by(words: Sequence[bytes]) -> list[bytes]:
     """Return the entries of a call of ``ack.lua``, by the words of its EVALSHA."""
     at = 3 + int(words[2]) + NUMBER_OF_IDS
     return list(words[at + 1 : at + 1 + int(words[at])])
-
-
-async def accept(_job: Job) -> None:
-    """Acknowledge."""
 
 
 # ---- many in one call
@@ -96,55 +93,6 @@ async def test_a_call_settles_no_more_than_the_batch(
         await wait_for_settled(worker, 40)
 
     assert (max(sizes), sum(sizes)) == (4, 40)
-
-
-async def test_a_call_that_copies_names_entries_in_redis_s_order(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
-    """So that one look finds them all, because IDs of several milliseconds and several lengths sort as numbers."""
-    await client.script_load(SETTLE.source)
-    through = await proxy(server)
-    entries = [f"{ms}-{sequence}" for ms in range(98, 103) for sequence in range(8, 13)]
-    calls: list[list[bytes]] = []
-    may_end = {entry_id: anyio.Event() for entry_id in entries}
-    has_ended: list[str] = []
-
-    def note_entries(request: Request) -> bool:
-        if runs(SETTLE)(request):
-            calls.append([word for word in request.words if word.decode() in may_end])
-        return False
-
-    async def handle(job: Job) -> None:
-        await may_end[job.entry_id].wait()
-        has_ended.append(job.entry_id)
-        raise Reject
-
-    through.hold_request(note_entries)
-    first_call = through.hold_request(runs(SETTLE))
-    async with running(make_worker(through.url, handle, concurrency=64)) as worker:
-        for entry_id in entries:
-            await client.xadd(KEYS.stream, {"n": "1"}, entry_id)
-        may_end[entries[-1]].set()
-        await first_call.wait()
-        for entry_id in reversed(entries[:-1]):
-            may_end[entry_id].set()
-            await wait_until(lambda: has_ended[-1] == entry_id, "it has ended")  # noqa: B023 - at once
-        first_call.release()
-        await wait_for_settled(worker, len(entries))
-
-    assert calls == [[entries[-1].encode()], [entry_id.encode() for entry_id in entries[:-1]]]
-
-
-async def test_no_op_jobs_cost_a_fifth_of_a_request_or_less(server: RedisServer, client: Redis) -> None:
-    await enqueue(client, *range(2_000))
-    server.command("CONFIG", "RESETSTAT")
-
-    async with running(make_worker(server.url, accept)) as worker:
-        await wait_for_settled(worker, 2_000)
-        stats = server.command("INFO", "commandstats")
-
-    requests = sum(stats[f"cmdstat_{name}"]["calls"] for name in ("xreadgroup", "evalsha"))
-    assert requests / 2_000 <= 0.2
 
 
 # ---- deliveries that are not ours any more
@@ -243,21 +191,6 @@ async def is_clean(client: Redis) -> bool:
     [group] = await client.xinfo_groups(KEYS.stream)
     last: bytes = (await client.xinfo_stream(KEYS.stream))["last-generated-id"]
     return bool(group["pending"] == 0 and group["last-delivered-id"] == last)
-
-
-async def test_a_call_that_never_arrived_is_made_again_and_counts_as_done(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
-    through = await proxy(server)
-    held = through.hold_request(runs(ACK))
-
-    await enqueue(client, 1)
-    async with running(make_worker(through.url, accept)) as worker:
-        await held.wait()
-        await through.disconnect()
-        await wait_for_settled(worker, 1)
-
-    assert (worker.counts.acked, worker.counts.refused) == (1, 0)
 
 
 async def test_a_call_that_was_not_allowed_has_done_nothing_and_of_what_vanished_meanwhile_it_is_told(

@@ -1,11 +1,15 @@
+"""Slots run deliveries, as many at once as there are slots, whatever their handlers do to the task they run in."""
+
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
 from tests.support.waiting import wait_until
-from tests.workers.scene import make_held
+from tests.workers.scene import make_job
 from workers.loop.in_flight import ENDED, Delivery
 from workers.loop.slots import Perform, Slots
 from workers.runtime.clock import monotonic
@@ -14,193 +18,110 @@ pytestmark = pytest.mark.anyio
 
 
 def jobs(count: int) -> list[Delivery]:
-    return [make_held(entry_id=b"1700000000000-%d" % number) for number in range(count)]
+    return [make_job(entry_id=b"1700000000000-%d" % number) for number in range(count)]
 
 
-async def work_off(batch: list[Delivery], concurrency: int, perform: Perform) -> Slots:
-    """Run all of ``batch``, and end; return what it ran in."""
+@asynccontextmanager
+async def opened(concurrency: int, perform: Perform) -> AsyncIterator[Slots]:
+    """Open slots, and close them with the block."""
     async with anyio.create_task_group() as tasks:
         slots = Slots(concurrency, perform)
         tasks.start_soon(slots.guard)
+        yield slots
+        slots.close()
+
+
+async def work_off(batch: list[Delivery], concurrency: int, perform: Perform) -> Slots:
+    """Run all of ``batch``. Return the closed slots."""
+    async with opened(concurrency, perform) as slots:
         slots.put(batch)
         await slots.wait_until_idle()
-        slots.close()
     return slots
 
 
-def runners_of(slots: Slots) -> int:
-    """Return how many have not ended."""
-    return len(slots._runners)
+class Gated:
+    """Runs jobs that wait for one gate, and counts them."""
 
+    def __init__(self) -> None:
+        self.at_once = self.most = 0
+        self.go = anyio.Event()
 
-async def test_everything_that_is_put_runs_once_and_in_order_when_handlers_do_not_wait() -> None:
-    ran: list[Delivery] = []
-
-    async def perform(job: Delivery, _runner: object, _now: float) -> float:
-        ran.append(job)
+    async def __call__(self, _job: Delivery, _runner: object, _now: float) -> float:
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await self.go.wait()
+        self.at_once -= 1
         return monotonic()
 
-    batch = jobs(50)
-    async with anyio.create_task_group() as tasks:
-        slots = Slots(8, perform)
-        tasks.start_soon(slots.guard)
+
+class Computing:
+    """Runs jobs that never wait, and lists them."""
+
+    def __init__(self) -> None:
+        self.ran: list[Delivery] = []
+
+    async def __call__(self, job: Delivery, _runner: object, _now: float) -> float:
+        self.ran.append(job)
+        return monotonic()
+
+
+async def test_jobs_that_never_wait_run_once_and_in_order_and_closed_slots_are_not_free() -> None:
+    batch, perform = jobs(50), Computing()
+    async with opened(8, perform) as slots:
         slots.put(batch)
         await slots.wait_until_idle()
         assert (slots.taken, slots.free) == (0, 8)
-        slots.close()
-
-    assert ran == batch
-    assert slots.free == 0, "nothing is read for what starts nothing"
+    assert (perform.ran, slots.free) == (batch, 0)
 
 
-async def test_waiting_handlers_fan_out_to_all_slots_and_no_further() -> None:
-    at_once = most = 0
-    go = anyio.Event()
-
-    async def perform(_job: Delivery, _runner: object, _now: float) -> float:
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        await go.wait()
-        at_once -= 1
-        return monotonic()
-
-    async with anyio.create_task_group() as tasks:
-        slots = Slots(8, perform)
-        tasks.start_soon(slots.guard)
+async def test_jobs_that_wait_fill_all_slots_and_queued_jobs_are_no_free_slots() -> None:
+    perform = Gated()
+    async with opened(8, perform) as slots:
         slots.put(jobs(20))
-        await wait_until(lambda: at_once == 8, "all slots are busy")
-        go.set()
-        await slots.wait_until_idle()
-        slots.close()
-
-    assert most == 8
-
-
-async def test_free_slots_count_what_is_queued_and_what_runs() -> None:
-    go = anyio.Event()
-
-    async def perform(_job: Delivery, _runner: object, _now: float) -> float:
-        await go.wait()
-        return monotonic()
-
-    async with anyio.create_task_group() as tasks:
-        slots = Slots(2, perform)
-        tasks.start_soon(slots.guard)
-        slots.put(jobs(5))
-        await checkpoint()
-
-        assert (slots.taken, slots.free) == (5, 0)
-        go.set()
-        await slots.wait_until_idle()
-        slots.close()
+        await wait_until(lambda: perform.at_once == 8, "all slots are busy")
+        assert (slots.taken, slots.free, len(slots._runners)) == (20, 0, 8)
+        perform.go.set()
+        await wait_until(lambda: not slots._runners, "runners without work have ended")
+    assert (perform.most, slots.taken) == (8, 0)
 
 
-async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.loop.slots.SLICE_S", 0)
-    turns = ran = 0
-
-    async def perform(_job: Delivery, _runner: object, _now: float) -> float:
-        nonlocal ran
-        ran += 1
-        return monotonic()
-
-    async with anyio.create_task_group() as tasks:
-        slots = Slots(1, perform)
-        tasks.start_soon(slots.guard)
-        slots.put(jobs(10))
-        while ran < 10:
-            turns += 1
-            await checkpoint()
-        slots.close()
-
-    assert turns >= 10
-
-
-async def test_handlers_that_never_wait_cost_one_task_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_jobs_that_never_wait_cost_one_task_for_each_read(monkeypatch: pytest.MonkeyPatch) -> None:
     async def perform(_job: Delivery, _runner: object, _now: float) -> float:
         return 0.0
 
     monkeypatch.setattr("workers.loop.slots.monotonic", lambda: 0.0)  # they never wait, however busy the machine is
-    async with anyio.create_task_group() as tasks:
-        slots = Slots(8, perform)
-        tasks.start_soon(slots.guard)
+    async with opened(8, perform) as slots:
         started: list[None] = []
         start = slots._start_runner
         monkeypatch.setattr(slots, "_start_runner", lambda: started.append(start()))
         for _ in range(3):
             slots.put(jobs(50))
             await slots.wait_until_idle()
-        slots.close()
-
     assert len(started) == 3
 
 
-async def test_handlers_that_never_wait_and_take_long_run_one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a runner more for each turn, the last ones would be as many handlers long as there are slots."""
+async def test_jobs_that_never_wait_and_take_long_run_one_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one more runner for each turn, the last turns would be as many jobs long as there are slots."""
     monkeypatch.setattr("workers.loop.slots.SLICE_S", 0)
-    ran = 0
-
-    async def perform(_job: Delivery, _runner: object, _now: float) -> float:
-        nonlocal ran
-        ran += 1
-        return monotonic()
-
-    async with anyio.create_task_group() as tasks:
-        slots = Slots(8, perform)
-        tasks.start_soon(slots.guard)
+    perform, in_turns = Computing(), []
+    async with opened(8, perform) as slots:
         slots.put(jobs(20))
-        in_turns = []
         for turn in range(100):
-            before = ran
+            before = len(perform.ran)
             if turn == 10:
                 slots.put(jobs(20))
             await checkpoint()
-            in_turns.append(ran - before)
-        slots.close()
-
-    assert (ran, max(in_turns)) == (40, 1)
+            in_turns.append(len(perform.ran) - before)
+    assert (len(perform.ran), max(in_turns)) == (40, 1)
 
 
-async def test_runners_that_have_nothing_to_do_end() -> None:
-    go = anyio.Event()
-
-    async def perform(_job: Delivery, _runner: object, _now: float) -> float:
-        await go.wait()
-        return monotonic()
-
-    async with anyio.create_task_group() as tasks:
-        slots = Slots(8, perform)
-        tasks.start_soon(slots.guard)
-        slots.put(jobs(8))
-        await wait_until(lambda: runners_of(slots) == 8, "each has a runner")
-        go.set()
-        await wait_until(lambda: runners_of(slots) == 0, "all have ended")
-        slots.close()
-
-
-async def test_a_job_put_while_all_wait_is_run_by_a_new_runner() -> None:
-    ran: list[Delivery] = []
-    go = anyio.Event()
-
-    async def perform(job: Delivery, _runner: object, _now: float) -> float:
-        if not ran:
-            ran.append(job)
-            await go.wait()
-        else:
-            ran.append(job)
-        return monotonic()
-
-    first, second = jobs(2)
-    async with anyio.create_task_group() as tasks:
-        slots = Slots(2, perform)
-        tasks.start_soon(slots.guard)
-        slots.put([first])
-        await wait_until(lambda: len(ran) == 1, "the first runs")
-        slots.put([second])
-        await wait_until(lambda: len(ran) == 2, "the second runs beside it")
-        go.set()
-        slots.close()
+async def test_a_job_that_comes_while_another_one_waits_runs_beside_it() -> None:
+    perform = Gated()
+    async with opened(2, perform) as slots:
+        for number, job in enumerate(jobs(2), start=1):
+            slots.put([job])
+            await wait_until(lambda: perform.at_once == number, "it runs")  # noqa: B023 - at once
+        perform.go.set()
 
 
 def cancel_this() -> None:
@@ -210,7 +131,7 @@ def cancel_this() -> None:
 
 
 @pytest.mark.parametrize("awaits", [False, True])
-async def test_a_runner_that_is_cancelled_by_others_is_replaced_after_its_delivery(awaits: bool) -> None:
+async def test_a_runner_that_a_handler_cancelled_is_replaced_after_its_delivery(awaits: bool) -> None:
     ran: list[tuple[Delivery, object]] = []
 
     async def perform(job: Delivery, runner: object, _now: float) -> float:
@@ -224,7 +145,6 @@ async def test_a_runner_that_is_cancelled_by_others_is_replaced_after_its_delive
 
     batch = jobs(6)
     slots = await work_off(batch, 2, perform)
-
     assert [job for job, _ in ran] == batch
     assert len({runner for _, runner in ran}) > 2
     assert slots.taken == 0
@@ -245,29 +165,10 @@ async def test_a_delivery_that_has_not_begun_is_left_to_another_runner() -> None
 
     batch = jobs(3)
     await work_off(batch, 1, perform)
-
     assert ran == batch
 
 
-async def test_a_scope_that_is_left_open_does_no_harm() -> None:
-    ran: list[Delivery] = []
-
-    async def perform(job: Delivery, _runner: object, _now: float) -> float:
-        ran.append(job)
-        scope = anyio.CancelScope()
-        scope.__enter__()
-        scope.cancel()
-        job.stage = ENDED
-        await checkpoint()
-        return monotonic()
-
-    batch = jobs(3)
-    await work_off(batch, 1, perform)
-
-    assert ran == batch
-
-
-async def test_runners_end_with_their_group_and_start_nothing_any_more() -> None:
+async def test_runners_end_with_their_group_and_start_no_other_job() -> None:
     ended: list[Delivery] = []
 
     async def perform(job: Delivery, _runner: object, _now: float) -> float:
@@ -285,19 +186,18 @@ async def test_runners_end_with_their_group_and_start_nothing_any_more() -> None
         slots = Slots(2, perform)
         tasks.start_soon(slots.guard)
         slots.put(batch)
-        await wait_until(lambda: runners_of(slots) == 2, "two run")
+        await wait_until(lambda: len(slots._runners) == 2, "two run")
         await checkpoint()
         assert not slots.is_ending()
         tasks.cancel_scope.cancel()
-
     assert set(ended) == set(batch[:2])
-    assert runners_of(slots) == 0
+    assert not slots._runners
 
 
-async def test_what_a_runner_fails_with_is_raised_in_the_group() -> None:
+async def test_an_error_of_a_runner_is_raised_in_the_group() -> None:
     async def perform(_job: Delivery, _runner: object, _now: float) -> float:
         raise ValueError("a mistake of ours")
 
     with pytest.raises(ExceptionGroup) as caught:
         await work_off(jobs(1), 2, perform)
-    assert caught.group_contains(ValueError, match="a mistake of ours", depth=1)
+    assert caught.group_contains(ValueError, match="a mistake of ours")

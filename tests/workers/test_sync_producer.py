@@ -13,7 +13,6 @@ import pytest
 import redis
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
 
 from tests.conftest import StartProxy, StartServer
 from tests.support.processes import Processes
@@ -51,11 +50,6 @@ def in_threads(count: int, work: Callable[[], object]) -> None:
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
-
-
-def test_it_connects_to_nothing_before_its_first_job() -> None:
-    with SyncProducer("orders", "redis://127.0.0.1:1/0") as orders:
-        assert orders.stream == "orders"
 
 
 def test_any_number_of_threads_may_use_one(server: RedisServer, orders: SyncProducer) -> None:
@@ -110,12 +104,6 @@ async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
     assert len(pauses) >= 3
 
 
-def test_nothing_is_asked_again_where_redis_refuses(orders: SyncProducer, server: RedisServer) -> None:
-    server.command("SET", "orders", "no stream")
-    with pytest.raises(RedisError, match="WRONGTYPE"):
-        orders.enqueue({"n": 1})
-
-
 def test_without_contact_it_says_that_nobody_knows_and_has_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("workers.outbox.monotonic", lambda: now[0])
@@ -148,13 +136,6 @@ async def test_after_a_fork_each_process_has_connections_of_its_own(server: Redi
     ids = json.loads(program.output.strip().splitlines()[-1])
     assert len(ids) == 41
     assert sorted(ids_in(server)) == sorted(ids)
-
-
-def test_it_may_be_used_where_an_event_loop_runs_and_blocks_it_then(orders: SyncProducer, server: RedisServer) -> None:
-    async def run() -> str:
-        return orders.enqueue({"n": 1})
-
-    assert anyio.run(run) == ids_in(server)[0]
 
 
 def test_it_keeps_its_connections_while_the_server_takes_no_more_clients(

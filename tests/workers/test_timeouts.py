@@ -17,9 +17,9 @@ from tests.workers.scene import (
     enqueue,
     event_names,
     field_of,
+    hang,
     make_worker,
     number_of,
-    pending_of,
     running,
     wait_for_settled,
 )
@@ -28,10 +28,6 @@ from workers import Job, Reject
 pytestmark = pytest.mark.anyio
 
 SHORT_S = 0.05
-
-
-async def hang(_job: Job) -> None:
-    await anyio.sleep_forever()
 
 
 # ---- the job afterwards
@@ -54,9 +50,11 @@ async def test_a_job_over_its_timeout_has_failed_and_runs_again(server: RedisSer
     assert await event_names(client) == ["nacked", "acked"]
 
 
-async def test_the_dead_letter_of_a_job_that_always_hangs_says_so(server: RedisServer, client: Redis) -> None:
-    await enqueue(client, 1)
-    async with running(make_worker(server.url, hang, timeout=SHORT_S, max_deliveries=2)) as worker:
+async def test_a_timeout_of_the_jobs_own_is_kept_by_its_copies_and_named_by_its_dead_letter(
+    server: RedisServer, client: Redis
+) -> None:
+    await add(client, {"n": 1, "reaper.timeout_ms": 50})
+    async with running(make_worker(server.url, hang, max_deliveries=2)) as worker:
         await wait_for_settled(worker, 2)
 
     [(_, flat)] = await dead_letters(client)
@@ -76,21 +74,13 @@ async def test_a_job_may_ask_for_a_timeout_of_its_own(server: RedisServer, clien
     await add(client, {"n": 1, "reaper.timeout_ms": 50})
     await add(client, {"n": 2, "reaper.timeout_ms": 3_600_000})
     await add(client, {"n": 3, "reaper.timeout_ms": "soon"})
-    async with running(make_worker(server.url, handle, max_deliveries=1, timeout=1_800)) as worker:
+    async with running(make_worker(server.url, handle, max_deliveries=1)) as worker:
         await wait_for_settled(worker, 1)
         go.set()
         await wait_for_settled(worker, 3)
 
-    assert timeouts == {1: timedelta(milliseconds=50), 2: timedelta(hours=1), 3: timedelta(minutes=30)}
+    assert timeouts == {1: timedelta(milliseconds=50), 2: timedelta(hours=1), 3: None}
     assert (worker.counts.dead_lettered, worker.counts.acked) == (1, 2)
-
-
-async def test_a_timeout_of_the_job_s_own_is_kept_by_its_copies(server: RedisServer, client: Redis) -> None:
-    await add(client, {"n": 1, "reaper.timeout_ms": 50})
-    async with running(make_worker(server.url, hang, max_deliveries=3)) as worker:
-        await wait_for_settled(worker, 3)
-
-    assert worker.counts.timed_out == 3
 
 
 # ---- reactions of handlers
@@ -165,17 +155,3 @@ async def test_a_thread_is_abandoned_and_its_slot_is_free(
 
     assert (ran, worker.counts.dead_lettered, worker.counts.acked) == ([1, 2], 1, 1)
     assert "continues in its thread" in caplog.text
-
-
-async def test_without_a_timeout_a_job_runs_as_long_as_it_takes(server: RedisServer, client: Redis) -> None:
-    seen = []
-
-    async def handle(job: Job) -> None:
-        seen.append(job.timeout)
-
-    await enqueue(client, 1)
-    async with running(make_worker(server.url, handle)) as worker:
-        await wait_for_settled(worker, 1)
-
-    assert seen == [None]
-    assert await pending_of(client) == []

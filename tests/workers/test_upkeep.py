@@ -1,6 +1,6 @@
 """The upkeep of a whole group, its times, and that only its two authorities may do it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -10,12 +10,16 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.scripts.scene import HOLDER, Scene
+from tests.support.servers import RedisServer
 from tests.support.virtual_time import VIRTUAL_TIME
+from tests.support.waiting import wait_until
+from tests.workers.scene import accept, make_worker, running
 from workers.embedded import upkeep
-from workers.embedded.upkeep import LATEST_LOOK_S, RELEASE_POLL_S, Upkeep
+from workers.embedded.upkeep import LATEST_LOOK_S, Upkeep
 from workers.protocol.calls.group_moves import Authority, CleanupResult, DueMoves, GroupMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.upkeep.cleanup import GroupCleanup
+from workers.upkeep.pace import RELEASE_POLL_S, MovePace
 
 pytestmark = pytest.mark.anyio
 
@@ -62,27 +66,14 @@ class Silent:
 def upkeep_of(*answers: DueMoves | Refusal | Exception) -> tuple[Upkeep, Answers]:
     calls = Answers(answers)
     one: Any = object.__new__(Upkeep)
-    one._moves, one._commands, one._reporter, one._hint, one._poll_s = calls, None, Silent(), anyio.Event(), QUICK_S
+    one._moves, one._commands, one._reporter, one._hint, one._pace = calls, None, Silent(), anyio.Event(), MovePace()
     return one, calls
 
 
 @pytest.fixture
 def evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause is random."""
-    monkeypatch.setattr(upkeep, "RELEASE_JITTER", 0.0)
-    monkeypatch.setattr(upkeep, "DUE_JITTER_S", 0.0)
-
-
-async def told_by(step: Callable[[], Awaitable[Refusal | None]]) -> Refusal | Exception | None:
-    """Return the refusal of a step, or raise its error."""
-    try:
-        return await step()
-    except RedisConnectionError as error:
-        return error
-
-
-def due_in(next_due_ms: int) -> DueMoves:
-    return DueMoves(next_due_ms)
+    monkeypatch.setattr(upkeep, "JITTER_S", 0.0)
 
 
 virtual = pytest.mark.parametrize("anyio_backend", [("asyncio", VIRTUAL_TIME)], ids=["virtual time"])
@@ -94,7 +85,7 @@ virtual = pytest.mark.parametrize("anyio_backend", [("asyncio", VIRTUAL_TIME)], 
 @virtual
 @pytest.mark.usefixtures("evenly")
 async def test_the_next_call_comes_when_a_job_is_due_and_else_now_and_then() -> None:
-    one, calls = upkeep_of(due_in(0), due_in(1_200), due_in(60_000), due_in(-1), due_in(-1))
+    one, calls = upkeep_of(*(DueMoves(due_ms) for due_ms in (0, 1_200, 60_000, -1, -1)))
     for _ in range(5):
         await one._move_due()
     assert calls.pauses == [0, 1.2, LATEST_LOOK_S, LATEST_LOOK_S]
@@ -126,7 +117,12 @@ async def test_a_job_that_is_scheduled_or_quarantined_meanwhile_is_looked_at_at_
 @pytest.mark.parametrize("trouble", [STALE, RedisConnectionError("gone")], ids=["a refusal", "an error"])
 async def test_after_trouble_the_next_step_calls_at_once(trouble: Refusal | Exception) -> None:
     one, calls = upkeep_of(trouble, NOTHING)
-    assert await told_by(one._move_due) == trouble
+    met: object = None
+    try:
+        met = await one._move_due()
+    except RedisConnectionError as error:
+        met = error
+    assert met == trouble
     assert await one._move_due() is None
     assert calls.pauses == [0]
 
@@ -138,6 +134,24 @@ async def test_many_workers_of_a_group_do_not_call_in_step() -> None:
         await one._move_due()
     assert len(set(calls.pauses)) > 10
     assert QUICK_S <= min(calls.pauses) <= max(calls.pauses) <= QUICK_S * 1.5
+
+
+async def test_a_worker_with_nothing_to_recover_looks_about_once_in_a_visibility_timeout(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, recover_page = 0, GroupMoves.recover_page
+
+    async def counted(*words: Any, **more: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await recover_page(*words, **more)
+
+    monkeypatch.setattr(GroupMoves, "recover_page", counted)
+    async with running(make_worker(server.url, accept, recovery="embedded", visibility_timeout=0.2)):
+        began = anyio.current_time()
+        await wait_until(lambda: looks >= 4, "it has looked four times")
+        # A busy machine makes it look less often, never more.
+        assert anyio.current_time() - began > 3 * 0.2 * 0.9
 
 
 # ---- who may
@@ -163,27 +177,6 @@ async def give_to(scene: Scene, holder: str) -> None:
     if not holder:
         await scene.client.delete(scene.keys.lease)
         await scene.set_settings(recovery="embedded")
-
-
-@either
-async def test_whoever_may_makes_ready_what_is_due(scene: Scene, holder: str) -> None:
-    await scene.enqueue(("job-1", 60_000, "n", 1))
-    await scene.make_due(scene.keys.stream_schedule)
-    await give_to(scene, holder)
-    moved = await moves_of(scene, holder).move_due(scene.client)
-    assert moved == DueMoves(released=[])
-    assert await scene.client.xlen(scene.keys.stream) == 1
-
-
-@either
-async def test_whoever_may_lets_quarantined_jobs_out(scene: Scene, holder: str) -> None:
-    quarantined = await scene.stalled("n", 1, times=2)
-    await scene.recover(quarantined)
-    await give_to(scene, holder)
-    released = await moves_of(scene, holder).move_due(scene.client)
-    assert isinstance(released, DueMoves)
-    assert (released.quarantined, released.out, released.settled) == (0, 1, 0)
-    assert released.released[0] == quarantined.encode()
 
 
 @either

@@ -14,8 +14,8 @@ from tests.support.patience import PATIENCE_S
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from tests.workers.extending import Holding, extending
 from tests.workers.scene import KEYS, enqueue, event_names, make_worker, number_of, pending_of, running
-from tests.workers.test_heartbeat import Holding, extending
 from workers import Job, Worker
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.in_flight import Delivery, Interruption
@@ -88,24 +88,6 @@ def joined_since(worker: Worker) -> Callable[[], bool]:
     membership = worker.process._context.membership
     joins = membership.joins
     return lambda: membership.joins > joins and membership.sources == (membership.main,)
-
-
-async def test_a_worker_whose_retry_stream_was_deleted_goes_on_with_its_stream(
-    server: RedisServer, client: Redis
-) -> None:
-    """It asked for ever for pending deliveries there, and read no job."""
-    handler = Holding()
-    handler.gate.set()
-    await enqueue(client, 1, stream=KEYS.retry)
-    worker = make_worker(server.url, handler, **SETTINGS)
-    async with running(worker):
-        await wait_until(lambda: worker.counts.acked == 1, "the retry stream is read")
-        gone = joined_since(worker)
-        await client.delete(KEYS.retry)
-        await wait_until(gone, "it has found that out")
-        await enqueue(client, 2)
-        await wait_until(lambda: worker.counts.acked == 2, "the stream is read")
-        assert not await client.exists(KEYS.retry)
 
 
 @pytest.mark.parametrize("how", ["del", "flushall"])

@@ -12,6 +12,8 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Runs,
+    accept,
     blocked,
     consumers_of,
     dead_letters,
@@ -25,8 +27,8 @@ from tests.workers.scene import (
     running,
     wait_for_settled,
 )
-from workers import Job, Reject, Retry, Worker
-from workers.protocol.errors import ConfigurationError, UnreachableError
+from workers import Job, Reject, Retry
+from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import text
 from workers.runtime.callbacks import Report
@@ -34,10 +36,6 @@ from workers.runtime.callbacks import Report
 pytestmark = pytest.mark.anyio
 
 POLICIES = ["stream", "retry-stream"]
-
-
-async def accept(_job: Job) -> None:
-    """Acknowledge."""
 
 
 async def give_back(_job: Job) -> None:
@@ -50,28 +48,14 @@ async def give_back(_job: Job) -> None:
 async def test_jobs_that_were_there_before_the_group_are_run_and_acknowledged(
     server: RedisServer, client: Redis
 ) -> None:
-    ran = []
-
-    async def handle(job: Job) -> None:
-        ran.append(number_of(job))
-
+    ran = Runs()
     await enqueue(client, *range(200))
-
-    async with running(make_worker(server.url, handle)) as worker:
+    async with running(make_worker(server.url, ran)) as worker:
         await wait_for_settled(worker, 200)
-
-    assert sorted(ran) == list(range(200))
+    assert sorted(ran) == [(number, 1) for number in range(200)]
     assert await pending_of(client) == []
     assert await event_names(client) == ["acked"] * 200
     assert await client.xlen(KEYS.stream) == 200
-
-
-async def test_a_job_that_comes_while_the_worker_waits_is_run(server: RedisServer, client: Redis) -> None:
-    async with running(make_worker(server.url, accept)) as worker:
-        await enqueue(client, 1)
-        await wait_for_settled(worker, 1)
-
-    assert worker.counts.acked == 1
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -116,7 +100,9 @@ async def test_fields_reach_every_delivery_and_the_dead_letter_byte_for_byte(
     assert user_fields(flat) == pairs
 
 
-async def test_a_rejected_job_is_a_dead_letter_at_once(server: RedisServer, client: Redis) -> None:
+async def test_a_rejected_job_is_a_dead_letter_at_once_with_a_report_and_a_log_line(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     reports: list[Report] = []
 
     async def handle(_job: Job) -> None:
@@ -134,37 +120,14 @@ async def test_a_rejected_job_is_a_dead_letter_at_once(server: RedisServer, clie
 
     [(dead_letter, flat)] = await dead_letters(client)
     assert field_of(flat, b"reaper.dead.reason") == b"malformed"
-    assert reports == [
-        Report(
-            "dead_lettered",
-            {
-                "stream": "orders",
-                "group": "billing",
-                "job": job_id,
-                "entry": job_id,
-                "delivery": 1,
-                "limit": 3,
-                "consumer": worker.consumer,
-                "reason": "malformed",
-                "error": "",
-                "dead_letter": dead_letter,
-            },
-        )
-    ]
-
-
-async def test_a_dead_letter_gets_one_line_in_the_log(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    [job_id] = await enqueue(client, 1)
-
-    async with running(make_worker(server.url, give_back, max_deliveries=1)) as worker:
-        await wait_for_settled(worker, 1)
-
-    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
-    message = record.getMessage()
-    assert message.startswith(f"job dead-lettered: group=orders/billing job={job_id} dead_letter=")
-    assert f" limit=1 consumer={worker.consumer} reason=max_deliveries" in message
+    facts = {
+        "stream": "orders", "group": "billing", "job": job_id, "entry": job_id, "delivery": 1, "limit": 3,
+        "consumer": worker.consumer, "reason": "malformed", "error": "", "dead_letter": dead_letter,
+    }  # fmt: skip
+    assert reports == [Report("dead_lettered", facts)]
+    [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert line.startswith(f"job dead-lettered: group=orders/billing job={job_id} dead_letter={dead_letter} ")
+    assert f" limit=3 consumer={worker.consumer} reason=malformed" in line
 
 
 async def test_dead_letters_can_be_read_by_an_ordinary_worker(server: RedisServer, client: Redis) -> None:
@@ -224,16 +187,6 @@ async def test_no_more_jobs_run_at_once_than_there_are_slots_and_no_more_are_rea
     assert most == 3
 
 
-async def test_a_worker_needs_a_handler_and_takes_only_one(server: RedisServer) -> None:
-    worker = Worker("orders", "billing", redis_url=server.url)
-    with pytest.raises(ConfigurationError, match="no handler"):
-        await worker.run()
-
-    worker.handler(accept)
-    with pytest.raises(ConfigurationError, match="a handler for every job"):
-        worker.handler(accept)
-
-
 # ---- the journal
 
 
@@ -252,19 +205,11 @@ async def test_a_settlement_is_journalled_with_all_that_a_report_needs(server: R
     assert data.pop("ready_ms") == enqueued_ms
     assert data.pop("delivered_ms") <= data.pop("begun_ms") <= event.at_ms + 1
     assert 0 <= data.pop("run_ms") <= (monotonic() - began) * 1_000
-    assert (event.event, event.job, data) == (
-        "acked",
-        job_id,
-        {
-            "group": "billing",
-            "consumer": worker.consumer,
-            "mode": "reaper",
-            "entry": job_id,
-            "delivery": 1,
-            "generation": 0,
-            "enqueued_ms": enqueued_ms,
-        },
-    )
+    assert (event.event, event.job) == ("acked", job_id)
+    assert data == {
+        "group": "billing", "consumer": worker.consumer, "mode": "reaper", "entry": job_id, "delivery": 1,
+        "generation": 0, "enqueued_ms": enqueued_ms,
+    }  # fmt: skip
 
 
 async def test_no_journal_is_written_if_it_is_off(server: RedisServer, client: Redis) -> None:
@@ -322,15 +267,6 @@ async def test_policy_stream_holds_a_failed_job_where_a_second_group_would_see_i
     assert "Set redelivery = 'retry-stream'" in caplog.text
 
 
-async def test_retries_that_wait_are_read_whatever_the_policy(server: RedisServer, client: Redis) -> None:
-    await client.xadd(KEYS.retry, {"n": 1})
-
-    async with running(make_worker(server.url, accept)) as worker:
-        await wait_for_settled(worker, 1)
-
-    assert await client.xlen(KEYS.retry) == 0
-
-
 async def test_a_retry_stream_that_appears_later_is_noticed(server: RedisServer, client: Redis) -> None:
     async with running(make_worker(server.url, accept, refresh_s=0.05)) as worker:
         await client.xadd(KEYS.retry, {"n": 1})
@@ -348,44 +284,24 @@ async def test_the_group_settings_count_and_the_difference_is_loud(
     worker = make_worker(server.url, give_back, name="w", max_deliveries=5, refresh_s=0.05)
     async with running(worker):
         await wait_for_settled(worker, 1)
-        word = await client.hget(KEYS.settings, f"member:{worker.consumer}")
+        word = await client.hget(KEYS.settings, f"registration:{worker.consumer}")
 
     assert worker.counts.dead_lettered == 1
     assert text(word or b"").endswith(",worker w: max_deliveries 1 is in force, 5 is set")
-    assert not await client.hexists(KEYS.settings, f"member:{worker.consumer}"), "it has taken it back"
+    assert not await client.hexists(KEYS.settings, f"registration:{worker.consumer}"), "it has taken it back"
     assert caplog.text.count("max_deliveries 1 is in force, 5 is set") == 1
 
 
-async def test_new_group_settings_count_from_the_next_look_on(server: RedisServer, client: Redis) -> None:
-    async with running(make_worker(server.url, give_back, refresh_s=0.05)) as worker:
-        await client.hset(KEYS.settings, mapping={"policy": "retry-stream", "max_deliveries": "2"})
-        await wait_until(
-            lambda: worker.counts.read or client.exists(KEYS.retry), "the worker has made the retry stream's group"
-        )
-        await enqueue(client, 1)
-        await wait_for_settled(worker, 2)
-
-    assert (worker.counts.nacked, worker.counts.dead_lettered) == (1, 1)
-    assert await client.xlen(KEYS.stream) == 1
-
-
-async def test_acknowledged_entries_are_deleted_on_request(server: RedisServer, client: Redis) -> None:
+@pytest.mark.parametrize("groups", [1, 2])
+async def test_settled_entries_are_deleted_on_request_unless_another_group_has_to_read_them(
+    server: RedisServer, client: Redis, groups: int
+) -> None:
+    if groups == 2:
+        await client.xgroup_create(KEYS.stream, "audit", "0", mkstream=True)
     await enqueue(client, *range(10))
-
     async with running(make_worker(server.url, accept, delete_settled=True)) as worker:
         await wait_for_settled(worker, 10)
-
-    assert await client.xlen(KEYS.stream) == 0
-
-
-async def test_nothing_is_deleted_that_another_group_has_to_read(server: RedisServer, client: Redis) -> None:
-    await client.xgroup_create(KEYS.stream, "audit", "0", mkstream=True)
-    await enqueue(client, *range(10))
-
-    async with running(make_worker(server.url, accept, delete_settled=True)) as worker:
-        await wait_for_settled(worker, 10)
-
-    assert await client.xlen(KEYS.stream) == 10
+    assert await client.xlen(KEYS.stream) == (0 if groups == 1 else 10)
 
 
 # ---- beginning and end
@@ -439,22 +355,6 @@ async def test_stopping_lets_running_jobs_end_and_reads_no_more(server: RedisSer
     assert await pending_of(client) == []
 
 
-async def test_stopping_at_once_does_not_wait_for_the_drain_deadline(server: RedisServer, client: Redis) -> None:
-    started = anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        started.set()
-        await anyio.sleep_forever()
-
-    await enqueue(client, 1)
-    async with running(make_worker(server.url, handle, drain_timeout=3_600)) as worker:
-        await started.wait()
-        worker.stop()
-        worker.stop(now=True)
-
-    assert (worker.process and worker.process.forced, worker.counts.abandoned) == (True, 1)
-
-
 async def test_a_cancelled_worker_still_settles_what_has_been_done(server: RedisServer, client: Redis) -> None:
     done = 0
 
@@ -470,13 +370,6 @@ async def test_a_cancelled_worker_still_settles_what_has_been_done(server: Redis
         tasks.start_soon(worker.run)
 
     assert (worker.counts.acked, await pending_of(client)) == (40, [])
-
-
-async def test_an_idle_worker_can_be_cancelled(server: RedisServer, client: Redis) -> None:
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(make_worker(server.url, accept).run)
-        await wait_until(lambda: blocked(client), "the worker blocks in its read")
-        tasks.cancel_scope.cancel()
 
 
 async def none_blocked(client: Redis) -> bool:
@@ -495,39 +388,3 @@ async def test_a_worker_can_run_again_but_not_twice_at_once(server: RedisServer,
             consumers.add(worker.consumer)
 
     assert len(consumers) == 2
-
-
-async def test_a_server_that_is_not_there_is_named(free_address: str) -> None:
-    with pytest.raises(UnreachableError, match=r"cannot (use|connect to) Redis at"):
-        await make_worker(free_address, accept).run()
-
-
-@pytest.fixture
-def free_address() -> str:
-    return "redis://127.0.0.1:1/0"
-
-
-async def test_a_stream_that_is_something_else_is_named(server: RedisServer, client: Redis) -> None:
-    await client.set(KEYS.stream, "no stream")
-
-    with pytest.raises(UnreachableError, match="orders/billing"):
-        await make_worker(server.url, accept).run()
-
-
-async def test_a_callback_that_fails_stops_nothing(server: RedisServer, client: Redis) -> None:
-    worker = make_worker(server.url, give_back, max_deliveries=1)
-
-    @worker.on("dead_lettered")
-    async def fail(_report: Report) -> None:
-        raise ValueError("broken callback")
-
-    await enqueue(client, *range(5))
-    async with running(worker):
-        await wait_for_settled(worker, 5)
-
-    assert worker.counts.dead_lettered == 5
-
-
-def test_an_event_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match="event 'settled' is unknown"):
-        Worker().on("settled")  # type: ignore[arg-type]

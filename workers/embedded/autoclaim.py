@@ -4,8 +4,8 @@ It scans page by page, so live deliveries at the front never hide dead ones behi
 for its own free slots. While no slot is free, they become ready by the policy of the group, so that idle workers read
 them (``recover.lua``).
 
-A scan returns when the next delivery on its way is due. Later deliveries are due a whole visibility timeout after
-their start or later. So the next scan starts at the earlier of the two moments.
+A scan returns when the next delivery on its way is due. Deliveries that are read later are due a whole
+visibility timeout after their read or later. So the next scan starts at the earlier of the two moments.
 """
 
 import logging
@@ -55,7 +55,7 @@ class Autoclaim(WorkerPart):
     async def scan(self) -> Refusal | None:
         """Recover the overdue deliveries, and wait until the next scan. Return why a call was rejected.
 
-        Raises errors of redis-py.
+        Raises redis-py's errors.
         """
         began, soonest = monotonic(), inf
         for source in self._membership.sources:

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from workers.embedded.autoclaim import RECOVERING, Autoclaim
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.reading import Reader
-from workers.protocol.calls.group_moves import DueMoves, GroupMoves, look_at_group
+from workers.protocol.calls.group_moves import GroupMoves, look_at_group
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
@@ -28,19 +28,18 @@ from workers.runtime.pauses import pause_s
 from workers.telemetry import names as telemetry
 from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges
 from workers.upkeep.cleanup import GroupCleanup
+from workers.upkeep.pace import MovePace
 
 logger = logging.getLogger(__name__)
 
 LATEST_LOOK_S = 5.0
 """The longest pause between two calls that move jobs, in case a hint is missed."""
-DUE_JITTER_S, RELEASE_JITTER = 0.01, 0.5
-"""So that the workers of a group do not all call in the same instant."""
-RELEASE_POLL_S = 0.02, 0.5
-"""Pause while jobs are quarantined: short while released jobs settle, long while one runs."""
-HOUSE_INTERVAL_S = 30.0
+JITTER_S = 0.01
+"""The longest random addition to a pause, so that the workers of a group do not all call in the same instant."""
+MAINTENANCE_INTERVAL_S = 30.0
 REFUSED_S = 1.0
-"""Pause after a call that was rejected, unless the script says how long it has to wait."""
-MOVING, TIDYING, LOOKING = "moving due jobs", "maintaining the group", "looking at the group for the metrics"
+"""Pause after a rejected call, unless its reply contains the time for which recovery waits."""
+MOVING, TIDYING, MEASURING = "moving due jobs", "maintaining the group", "reading the values of the gauges"
 
 
 class Upkeep(WorkerPart):
@@ -52,7 +51,7 @@ class Upkeep(WorkerPart):
         self._keys = context.settings.keys
         self._moves = GroupMoves(self._keys, self._settings.journal_limit)
         self._hint = anyio.Event()
-        self._poll_s = RELEASE_POLL_S[0]
+        self._pace = MovePace()
         self._problem = ""
         self._autoclaim = Autoclaim(context, reader, self.wake)
         self._cleanup = GroupCleanup(context.commands, self._moves)
@@ -130,19 +129,12 @@ class Upkeep(WorkerPart):
         if moved.released:
             job_id, new_entry = map(text, moved.released)
             self._reporter.recovered(job_id, new_entry=new_entry, reason="released")
-        with anyio.move_on_after(self._pause_after(moved)):
+        pause_s = self._pace.pause_after(moved)
+        if pause_s:
+            pause_s += random.uniform(0, JITTER_S)
+        with anyio.move_on_after(LATEST_LOOK_S if pause_s is None else min(pause_s, LATEST_LOOK_S)):
             await self._hint.wait()
         return None
-
-    def _pause_after(self, moved: DueMoves) -> float:
-        (quick, slow), pauses = RELEASE_POLL_S, [LATEST_LOOK_S]
-        waits = moved.quarantined + moved.out > 0
-        self._poll_s = quick if not waits or moved.released or moved.settled else min(self._poll_s * 1.5, slow)
-        if waits:
-            pauses.append(self._poll_s * random.uniform(1, 1 + RELEASE_JITTER))
-        if moved.next_due_ms >= 0:
-            pauses.append(moved.next_due_ms / 1000 + (random.uniform(0, DUE_JITTER_S) if moved.next_due_ms else 0.0))
-        return min(pauses)
 
     # ---- maintenance
 
@@ -155,14 +147,14 @@ class Upkeep(WorkerPart):
             self._reporter.group_was_lost()
         for consumer in kept.lost:
             self._reporter.consumer_was_lost(consumer)
-        await anyio.sleep(HOUSE_INTERVAL_S * random.uniform(0.9, 1.1))
+        await anyio.sleep(MAINTENANCE_INTERVAL_S * random.uniform(0.9, 1.1))
         return None
 
     # ---- gauges
 
     async def _show_gauges(self) -> None:
         with self._gauges.shown():
-            await self._repeat(LOOKING, self._look)
+            await self._repeat(MEASURING, self._look)
 
     async def _look(self) -> None:
         """Read how many jobs of the group wait, run, and are dead-lettered."""
@@ -171,5 +163,5 @@ class Upkeep(WorkerPart):
         except (RedisError, OSError):
             self._gauges.seen = {}
             raise
-        self._reporter.works(LOOKING)
+        self._reporter.works(MEASURING)
         await anyio.sleep(LOOK_INTERVAL_S)

@@ -49,7 +49,7 @@ class Adoption(WorkerPart):
     # ---- plans
 
     async def look_for_earlier_processes(self) -> None:
-        """Plan to make deliveries of earlier processes overdue. Raises errors of redis-py."""
+        """Plan to make deliveries of earlier processes overdue. Raises redis-py's errors."""
         for source in self._membership.sources:
             rows = await self._commands.xinfo_consumers(source.key, self._settings.group)
             earlier = {
@@ -61,7 +61,7 @@ class Adoption(WorkerPart):
             for owner, pending in earlier.items():
                 if pending:
                     logger.info(
-                        "deliveries of an earlier process are due: %s",
+                        "adopting deliveries of an earlier process: %s",
                         fields(group=self._settings.keys.pair, consumer=owner, deliveries=pending),
                     )
                     self._sweeps.append(Sweep(source, owner))
@@ -79,13 +79,13 @@ class Adoption(WorkerPart):
 
     @property
     def is_due(self) -> bool:
-        """Whether to scan now."""
+        """Return whether to scan now."""
         return bool(self._sweeps) and monotonic() >= self._not_before
 
     # ---- scans
 
     async def take(self, room: int) -> list[Delivery]:
-        """Scan one page. Return at most ``room`` unknown deliveries of ours. Raises errors of redis-py."""
+        """Scan one page. Return at most ``room`` unknown deliveries of ours. Raises redis-py's errors."""
         sweep, asked_at = self._sweeps[0], monotonic()
         is_ours = sweep.owner == self._consumer
         sweep.start, found = await self._moves.adopt(
@@ -110,6 +110,6 @@ class Adoption(WorkerPart):
         ]
 
     async def leave(self) -> None:
-        """Remove our own consumer if it has no pending entries. Raises errors of redis-py."""
+        """Remove our own consumer if it has no pending entries. Raises redis-py's errors."""
         for source in self._membership.sources:
             await delete_consumers(self._commands, source.key, self._settings.keys, [self._consumer])

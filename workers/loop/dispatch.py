@@ -1,7 +1,7 @@
-"""Chooses the handler of a job, either the one for its type, or the default one. Decided once, before the first job.
+"""Chooses the handler of a job, either the one for its type, or the default one.
 
-A batch handler gets a list of jobs, and gives an outcome for each. Only the call of the handler is shared. Each job of
-a batch has its own slot, heartbeat, timeout, outcome and settlement, so all rules for deliveries hold.
+A batch handler gets a list of jobs, and returns an outcome for each. The jobs of a batch share only the call. Each has
+its own slot, heartbeat, timeout, outcome and settlement, so all rules for deliveries hold.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 from workers.backoff import Backoff
 from workers.loop.execution import ACKED, judge, raise_end
 from workers.loop.facts import MAX_TYPE_LENGTH
-from workers.loop.handlers import Handler, Invoke, UnusableAnswerError, come_to, invoker, is_async
+from workers.loop.handlers import Handler, Invoke, UnusableAnswerError, invoker, is_async, outcome_of
 from workers.loop.job import Job
 from workers.protocol.calls.moves import Verdict
 from workers.protocol.errors import ConfigurationError
@@ -22,7 +22,7 @@ from workers.settings import WorkerSettings
 
 
 class UnknownTypeError(Exception):
-    """A job is of a type that no handler is for."""
+    """The worker has no handler for the type of a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,16 @@ class BatchHandler:
     wait_s: float
 
 
-class Way:
-    """How one handler is called."""
+class HandlerCall:
+    """Calls one handler."""
 
     def __init__(self, function: Callable[[Any], Any], concurrency: int) -> None:
         self.invoke: Invoke = invoker(function, concurrency)
         self.in_thread = not is_async(function)
 
 
-class BatchCall(Way):
-    """How a batch handler is called."""
+class BatchCall(HandlerCall):
+    """Calls a batch handler."""
 
     def __init__(self, handler: BatchHandler, concurrency: int) -> None:
         super().__init__(handler.function, concurrency)
@@ -63,7 +63,7 @@ class BatchCall(Way):
         try:
             answers = await self._answers(list(jobs))
             end_child(forks)
-        except BaseException as error:  # noqa: BLE001 - what ends the runner is raised again
+        except BaseException as error:  # noqa: BLE001 - the end of the runner is raised again
             raise_end(error, forks, runner)
             answers = [error] * len(jobs)
         return [
@@ -71,8 +71,8 @@ class BatchCall(Way):
         ]
 
     async def _answers(self, jobs: list[Job]) -> Sequence[object]:
-        """Return the handler's answer for each job. Raises what the handler raises, and UnusableAnswerError."""
-        answer = await come_to(await self._call(jobs))
+        """Return the handler's answer for each job. Raises UnusableAnswerError, and the exceptions of the handler."""
+        answer = await outcome_of(await self._call(jobs))
         if answer is None or isinstance(answer, BaseException):
             return [answer] * len(jobs)
         if not isinstance(answer, list | tuple) or len(answer) != len(jobs):
@@ -81,25 +81,25 @@ class BatchCall(Way):
                 f"the batch handler returned {what} for {len(jobs)} jobs. Return None, or a list with one outcome for "
                 "each job, in their order."
             )
-        return [None if one is None else await come_to(one) for one in answer]
+        return [None if one is None else await outcome_of(one) for one in answer]
 
 
 class HandlerCalls:
-    """How the handlers of a program are called."""
+    """Calls the handlers of a program by the types of jobs."""
 
-    def __init__(self, field: str, ways: Mapping[bytes, Way], otherwise: Way) -> None:
-        """``field`` names the field with the type of a job. ``otherwise`` is for jobs of other types."""
+    def __init__(self, field: str, by_type: Mapping[bytes, HandlerCall], default: HandlerCall) -> None:
+        """``field`` names the field with the type of a job. ``default`` is for jobs of other types."""
         encoded = field.encode()
-        find: Callable[[bytes | None, Way], Way] = ways.get  # type: ignore[assignment]
+        find: Callable[[bytes | None, HandlerCall], HandlerCall] = by_type.get  # type: ignore[assignment]
 
-        def way_of(job: Job) -> Way:
-            return find(job.value_of(encoded), otherwise)
+        def call_of(job: Job) -> HandlerCall:
+            return find(job.value_of(encoded), default)
 
-        self.way_of: Callable[[Job], Way] = way_of if ways else lambda _job: otherwise
-        """Returns how a job is run."""
-        self.invoke: Invoke = (lambda job: way_of(job).invoke(job)) if ways else otherwise.invoke
+        self.call_of: Callable[[Job], HandlerCall] = call_of if by_type else lambda _job: default
+        """Returns the call for a job."""
+        self.invoke: Invoke = (lambda job: call_of(job).invoke(job)) if by_type else default.invoke
         """Runs the handler of a job."""
-        self.has_batches = any(isinstance(way, BatchCall) for way in (*ways.values(), otherwise))
+        self.has_batches = any(isinstance(call, BatchCall) for call in (*by_type.values(), default))
 
 
 class Handlers:
@@ -136,7 +136,7 @@ class Handlers:
         self._registered.append((handler, tuple(named)))
 
     def calls(self, settings: WorkerSettings) -> HandlerCalls:
-        """Return how jobs are run by these settings. Raises ConfigurationError if they cannot be run."""
+        """Return the calls of the handlers with these settings. Raises ConfigurationError if jobs cannot be run."""
         field, types = settings.job_type_field, [name for name in self._names if name]
         if not self._registered:
             raise ConfigurationError("the worker has no handler. Decorate a function with @worker.handler.")
@@ -145,17 +145,17 @@ class Handlers:
                 f"a handler is for jobs of type {types[0]!r}, but the field of the type is unknown. Set "
                 "job_type_field, for example to 'type'."
             )
-        ways, otherwise = dict[bytes, Way](), Way(_unknown(field, types), settings.concurrency)
+        by_type, default = dict[bytes, HandlerCall](), HandlerCall(_unknown(field, types), settings.concurrency)
         for handler, names in self._registered:
-            kind = BatchCall if isinstance(handler, BatchHandler) else Way
-            way: Way = kind(handler, settings.concurrency)  # type: ignore[arg-type]
-            ways |= {name.encode("utf-8", "surrogateescape"): way for name in names}
-            otherwise = otherwise if names else way
-        return HandlerCalls(field, ways, otherwise)
+            kind = BatchCall if isinstance(handler, BatchHandler) else HandlerCall
+            call: HandlerCall = kind(handler, settings.concurrency)  # type: ignore[arg-type]
+            by_type |= {name.encode("utf-8", "surrogateescape"): call for name in names}
+            default = default if names else call
+        return HandlerCalls(field, by_type, default)
 
 
 def _unknown(field: str, types: Sequence[str]) -> Handler:
-    """Return the handler of jobs without a handler: they fail."""
+    """Return the handler of jobs of other types. It fails."""
     known = ", ".join(map(repr, types))
 
     async def fail(job: Job) -> None:

@@ -9,7 +9,7 @@ import traceback
 from datetime import timedelta
 
 from workers.backoff import AT_ONCE, Backoff
-from workers.loop.handlers import Invoke, come_to
+from workers.loop.handlers import Invoke, outcome_of
 from workers.loop.job import Job
 from workers.protocol.calls.moves import Outcome, Verdict
 from workers.protocol.log_fields import fields
@@ -20,7 +20,7 @@ from workers.runtime.user_code import clipped, describe, ends, exits_in
 logger = logging.getLogger(__name__)
 
 MAX_TRACEBACK_BYTES = 8_192
-"""Of a traceback, the end is kept: it says what went wrong."""
+"""The longest traceback in a dead letter. Its end is kept, because it contains the error."""
 
 REASON_MAX_DELIVERIES = "max_deliveries"
 REASON_REJECTED = "rejected"
@@ -30,14 +30,9 @@ REASON_TIMEOUT = "timeout"
 class Retry(Exception):  # noqa: N818 - a verdict of the handler, not an error
     """Raise or return it to make the job ready again later.
 
-    Args:
-        reason: The reason, for the journal and the dead letter.
-        delay: Seconds, or a timedelta. Default: the backoff of the worker.
-        counts: False if the failure is not the job's, for example because a service is down. The delivery then does not
-            count until the job is older than a day.
-
-    Raises:
-        ValueError: The delay is invalid.
+    The journal and the dead letter contain ``reason``. ``delay`` is in seconds, or a timedelta. Without it, the backoff
+    of the worker decides. Use ``counts=False`` if the job is not the cause, for example because a service is down. The
+    delivery then does not count, unless the job is older than a day. Raises ValueError if the delay is invalid.
     """
 
     def __init__(self, reason: str = "", *, delay: float | timedelta | None = None, counts: bool = True) -> None:
@@ -75,37 +70,29 @@ def interrupted(job: Job) -> Verdict:
 async def execute(
     invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE, runner: "asyncio.Task[None] | None" = None
 ) -> Verdict:
-    """Run the handler on ``job``, and return its verdict.
+    """Run the handler ``invoke`` on ``job``, and return its verdict. A process that the handler has forked ends here.
 
-    A process that the handler has forked has no outcome. It ends.
-
-    Args:
-        invoke: The handler.
-        job: The delivery.
-        backoff: Delays of retries.
-        runner: The task that calls this. ``asyncio.current_task()`` would cost as much as all the rest.
-
-    Raises:
-        asyncio.CancelledError: The runner itself is cancelled.
-        SystemExit: The handler exits, also inside an exception group. The same holds for KeyboardInterrupt. All other
-            exceptions are verdicts, because one of them from a library would end every worker.
+    ``backoff`` gives the delays of retries. ``runner`` is the task that calls this, because ``asyncio.current_task()``
+    would cost as much as all the rest. Raises CancelledError if the runner itself is cancelled, and SystemExit or
+    KeyboardInterrupt of the handler, also from an exception group. All other exceptions are verdicts, because one of
+    them from a library would end every worker.
     """
     task = runner or asyncio.current_task()
     forks = FORKS[0]
     try:
         answer = await invoke(job)
         if answer is not None:
-            answer = await come_to(answer)
+            answer = await outcome_of(answer)
         if FORKS[0] != forks:
             end_child(forks)
         return ACKED if answer is None else judge(job, answer, backoff)
-    except BaseException as error:  # noqa: BLE001 - what ends the runner is raised again
+    except BaseException as error:  # noqa: BLE001 - the end of the runner is raised again
         raise_end(error, forks, task)
         return judge(job, error, backoff)
 
 
 def raise_end(error: BaseException, forks: int, task: "asyncio.Task[None] | None") -> None:
-    """Raise what ends the runner ``task``, which ``error`` of a handler is or holds. A forked process ends here."""
+    """Raise ``error`` of a handler, or the exit in it, if it ends the runner ``task``. A forked process ends here."""
     end_child(forks, error)
     if ends(error, task):
         exits = exits_in(error)
@@ -115,7 +102,7 @@ def raise_end(error: BaseException, forks: int, task: "asyncio.Task[None] | None
 
 
 def judge(job: Job, answer: object, backoff: Backoff = AT_ONCE) -> Verdict:
-    """Turn what a handler raised or returned into a verdict."""
+    """Return the verdict for the exception or the result of a handler."""
     try:
         return _judge(job, answer, backoff)
     except BaseException as error:
@@ -131,7 +118,9 @@ def _judge(job: Job, answer: object, backoff: Backoff) -> Verdict:
     if isinstance(answer, Retry):
         return _judge_retry(job, answer, backoff)
     if isinstance(answer, BaseException):
-        logger.warning("job failed: %s", fields(job=job.id, delivery=job.deliveries), exc_info=answer)
+        logger.warning(
+            "job failed: %s", fields(stream=job.stream, job=job.id, delivery=job.deliveries), exc_info=answer
+        )
         kind = type(answer).__qualname__
         return failed(job, describe(answer), backoff, traceback=trace_of(answer), exception=kind)
     return ACKED

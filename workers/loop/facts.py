@@ -1,4 +1,4 @@
-"""Builds the facts that a worker journals about its deliveries. It runs for every job, so it is written to be fast."""
+"""Builds the facts that a worker journals about its deliveries. It runs for every job, so it must be fast."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -36,14 +36,14 @@ class DeliveryFacts:
     def of_acks(self, jobs: Sequence[Delivery]) -> list[str | int]:
         """Return the same of many deliveries, as columns of values with commas. Hot."""
         columns: dict[str, Sequence[Any]] = {}
-        if False in [job.is_as_produced for job in jobs]:  # otherwise the entry IDs say it
+        if False in [job.is_as_produced for job in jobs]:  # otherwise the entry IDs contain these facts
             columns["job"] = [job.id for job in jobs]
             columns["enqueued_ms"] = [job.first_ms for job in jobs]
             columns["generation"] = [job.generation for job in jobs]
         if self._type_field:
             columns["type"] = [(self._type_of(job) or "").replace(",", "_") for job in jobs]
         columns["delivery"] = [job.deliveries for job in jobs]
-        if [job.times_delivered for job in jobs].count(1) != len(jobs):  # otherwise the entry IDs say it
+        if [job.times_delivered for job in jobs].count(1) != len(jobs):  # otherwise the entry IDs contain it
             columns["ready_ms"] = [entry_ms(job.raw_entry_id) if job.times_delivered == 1 else UNKNOWN for job in jobs]
         columns["delivered_ms"] = [job.delivered_ms for job in jobs]
         offset_ms, never = self._now_ms() - monotonic() * 1000, -inf

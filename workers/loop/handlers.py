@@ -18,7 +18,7 @@ from workers.protocol.errors import ConfigurationError
 from workers.runtime.children import FORKS, end_child
 
 Handler = Callable[[Job], Any]
-"""What a program gives us: ``async def handle(job)``, or a plain ``def`` that then runs in a thread."""
+"""A function of a program, as ``async def handle(job)``, or as a plain ``def``, which runs in a thread."""
 
 Invoke = Callable[[Job], Awaitable[object]]
 
@@ -41,7 +41,7 @@ def checked(handler: Handler) -> Handler:
         )
     if not is_async(handler) and _generates(handler):
         raise ConfigurationError(
-            f"{name} cannot be a handler: it is a generator function (it has a `yield`), so a call runs nothing. "
+            f"{name} cannot be a handler: it is a generator function (it has a `yield`), so a call does not run it. "
             "Write `def` or `async def` without `yield`."
         )
     return handler
@@ -96,10 +96,10 @@ def is_async(handler: Handler) -> bool:
 # ---- results
 
 
-async def come_to(answer: object) -> object:
+async def outcome_of(answer: object) -> object:
     """Return the outcome of a handler's ``answer``, after awaiting it if possible.
 
-    Raises what is raised on the way, and UnusableAnswerError for a generator, or the class of an exception.
+    Raises UnusableAnswerError for a generator or an exception class, and the exceptions of the awaited objects.
     """
     while True:
         if isinstance(answer, concurrent.futures.Future):

@@ -1,8 +1,8 @@
 """Sends heartbeats for the deliveries in flight, so that they are not recovered from a busy worker.
 
 They have a thread with an event loop and a connection of its own, because a handler can block the worker's event loop
-until its timeout. The thread extends queued and running deliveries every quarter of the visibility timeout. Without
-deliveries it also sends a heartbeat, because each one notes the beat of the group (``9_beat.lua``). It begins when
+until its timeout. The thread extends queued and running deliveries every quarter of the visibility timeout. It
+also sends one without deliveries, because each heartbeat notes the beat of the group (``9_beat.lua``). It begins when
 the worker begins, so that it is connected before the server has too many clients. Not extended, and so recovered, are
 
 - a job that runs longer than its timeout,
@@ -47,10 +47,10 @@ SHORTEST_TIMEOUT_S = 0.5
 """The shortest timeout of a call, for any visibility timeout."""
 TAKEN_PART = 2 / 3
 """Part of the visibility timeout. A delivery with a heartbeat this recent is not recovered yet."""
-EXTENDING = "extending"
+EXTENDING = "sending heartbeats"
 FIRST_BEAT_S, FIRST_BEAT_PART = 1.0, 1 / 3
-"""The first heartbeat of a quarantined job that says that it runs comes after so many seconds, or after this part of a
-shorter visibility timeout (rule W8). By then the job has had the time to crash its process, and the gate moves on."""
+"""Heartbeats report that a quarantined job runs after so many seconds, or this part of a shorter visibility timeout
+(rule W8). By then the job has had the time to crash its process, and the gate moves on."""
 LONGEST_SLEEP_S = 1.0
 """Longest sleep of the thread, after which it sees new group settings."""
 END_S = 1.0
@@ -120,7 +120,7 @@ class Heartbeat(WorkerPart):
     async def extend(self, job: Delivery) -> bool:
         """Extend one delivery that runs, or is about to begin. Return False if it is not ours.
 
-        Raises errors of redis-py.
+        Raises redis-py's errors.
         """
         asked_at = monotonic()
         [answer] = await self._moves.extend(self._kept, job.source.key, [_beating(job, begins=True)])
@@ -190,7 +190,7 @@ class Heartbeat(WorkerPart):
     async def _hold(self, vanished: Sequence[Delivery]) -> list[Delivery]:
         """Hold vanished deliveries of one source again that are not settled yet. Return those that are ours.
 
-        Waits until no settlement is under way (rule W6). Settlements wait meanwhile. Raises errors of redis-py.
+        Waits until no settlement is under way (rule W6). Settlements wait meanwhile. Raises redis-py's errors.
         """
         async with self._turn.lock:
             batch = [job for job in vanished if job.source.holds(job)]
@@ -206,7 +206,7 @@ class Heartbeat(WorkerPart):
         return ours
 
     def _lose(self, deliveries: Sequence[Delivery]) -> None:
-        """Tell the handlers of deliveries to stop that are not ours. Their verdicts are not settled."""
+        """Stop the handlers of deliveries that are not ours any more. Their verdicts are not settled."""
         for job in deliveries:
             if job.lose():
                 self._membership.join_again()  # the visibility timeout may be shorter now

@@ -94,7 +94,7 @@ class Source:
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Delivery(Job):
-    """A delivery in flight: the job, and its state in this process, which is no business of its handler.
+    """A delivery in flight, which is the job and its state in this process. Its handler uses only the job.
 
     Only the event loop changes it, except `proven`, which the heartbeat's thread also sets. That thread reads the rest.
     There is one for every job, and no other object.
@@ -165,7 +165,7 @@ class Delivery(Job):
         self.stage = RUNNING  # last, because another thread looks at it
 
     def interrupt(self, why: Interruption) -> None:
-        """Tell the handler to stop. Its task is cancelled once. A thread goes on."""
+        """Stop the handler. Its task is cancelled once. A thread goes on."""
         if self.interruption is None and self.stage is RUNNING and self.runner is not None:
             self.runner.cancel()
         self.interruption = why

@@ -22,9 +22,9 @@ class Isolation:
 
     def __init__(self, sources: Iterable[Source], visibility_s: Callable[[], float]) -> None:
         self.freed = Notifier()
-        """A delivery has left its slot, or something may begin again, or nothing is started any more."""
+        """A delivery has left its slot, a job may begin again, or no job is started any more."""
         self.is_kept = False
-        """Quarantined jobs run or wait. Cheap, for a look at every job; `lasts` also sees that they were settled."""
+        """Quarantined jobs run or wait. A check of it is cheap. `lasts` also notices that they were settled."""
         self._sources = tuple(sources)
         self._visibility_s = visibility_s
         self._exclusive: list[Delivery] = []
@@ -61,17 +61,17 @@ class Isolation:
             self._exclusive = [one for one in self._exclusive if one is not job]
             self.freed.notify()
             raise
-        self._tell_when_over(job)
+        self._notify_when_over(job)
 
     def close(self) -> None:
         """Let no waiting job begin any more."""
         self._closed = True
         self.freed.notify()
 
-    def _tell_when_over(self, job: Delivery) -> None:
+    def _notify_when_over(self, job: Delivery) -> None:
         left_s = self._left_s(job)
         if left_s > 0:
-            asyncio.get_running_loop().call_later(left_s, self._tell_when_over, job)
+            asyncio.get_running_loop().call_later(left_s, self._notify_when_over, job)
         else:
             self.freed.notify()
 

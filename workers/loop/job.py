@@ -35,8 +35,10 @@ _NO_DEFAULT: Any = object()
 class Origin(Protocol):
     """The stream of a job, and its worker."""
 
-    key: str  # ``orders``, or ``{orders}:retry:billing``
-    stream: str  # ``orders`` in both cases
+    key: str
+    """``orders``, or ``{orders}:retry:billing``."""
+    stream: str
+    """``orders`` in both cases."""
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
@@ -48,7 +50,7 @@ class Job:
     """
 
     deliveries: int
-    """Number of this delivery, from 1; deliveries of earlier entries of the job count too."""
+    """Number of this delivery, from 1. Deliveries of earlier entries of the job count, too."""
     generation: int
     """How often the job was redriven from the dead letters."""
     waits: int
@@ -60,21 +62,21 @@ class Job:
     times_delivered: int
     """How often this entry was delivered, as the pending entries list counts."""
     copies: int
-    """How often the job was copied to a new entry: by recoveries, retries, redrives."""
+    """How often recoveries, retries and redrives copied the job to a new entry."""
     timeout_s: float
-    """`timeout` in seconds; inf = for as long as it takes."""
+    """`timeout` in seconds. Infinite without a limit."""
     is_quarantined: bool
-    """The job is quarantined, or so its entry says: it runs alone, whatever the limit of deliveries is by now."""
+    """The entry is marked as quarantined. The job runs alone, with any limit of deliveries."""
     is_as_produced: bool
-    """No field of its entry is reserved: the entry ID tells which job it is, and since when."""
+    """The entry has no reserved field. Its ID is the ID of the job, and the time at which it was enqueued."""
     raw_id: bytes
-    """`id` as it stands in Redis."""
+    """`id` as bytes."""
     raw_entry_id: bytes
-    """`entry_id` as it stands in Redis."""
+    """`entry_id` as bytes."""
     _origin: Origin
     _flat: Sequence[bytes]
     _first_ms: int | None
-    """Where the entry's fields say it; else its ID does."""
+    """From the entry's fields. None if only the entry ID contains it."""
     _pairs: Pairs | None
     _fields: dict[bytes, bytes] | None
 
@@ -133,28 +135,18 @@ class Job:
     @overload
     def text(self, name: str, default: DefaultT) -> str | DefaultT: ...
     def text(self, name: str, default: object = _NO_DEFAULT) -> object:
-        """Return a field as text. A repeated name has its last value.
+        """Return the field ``name`` as text, or ``default`` if it is missing. A repeated name has its last value.
 
-        Args:
-            name: Name of the field.
-            default: The result if the field is missing.
-
-        Raises:
-            InvalidFieldError: The field is missing without a default, or is not UTF-8.
+        Raises InvalidFieldError if the field is missing and there is no default, or if it is not UTF-8.
         """
         value = self._value(name, default)
         return self._decoded(name, value) if isinstance(value, bytes) else default
 
     def json(self, name: str | None = None, default: object = _NO_DEFAULT) -> Any:
-        """Return the parsed JSON of a field. A repeated name has its last value.
+        """Return the parsed JSON of the field ``name``, or ``default`` if it is missing.
 
-        Args:
-            name: Name of the field. Default: the only field of the job.
-            default: The result if the field is missing.
-
-        Raises:
-            InvalidFieldError: The field is missing without a default, is not JSON, or the job does not have exactly one
-                field.
+        A repeated name has its last value. Without a name, the job must have exactly one field. Raises
+        InvalidFieldError if the field is missing and there is no default, or if it is not JSON.
         """
         if name is None:
             name = self._only_field()
@@ -167,12 +159,12 @@ class Job:
             raise InvalidFieldError(f"field {name!r} of job {self.id} is not JSON: {error}.") from error
 
     def _value(self, name: str, default: object) -> bytes | None:
-        """Return the value of a user's field, or None where it is missing and ``default`` stands in for it."""
+        """Return the value of a user's field, or None if it is missing and has a ``default``."""
         encoded = name.encode("utf-8", "surrogateescape")
         value = None if encoded.startswith(RESERVED_PREFIX) else self.value_of(encoded)
         if value is None and default is _NO_DEFAULT:
             raise InvalidFieldError(
-                f"field {name!r} of job {self.id} is missing: the job has [{first_of(self.fields)}]."
+                f"field {name!r} of job {self.id} is missing. The job has the fields [{first_of(self.fields)}]."
             )
         return value
 
@@ -185,7 +177,9 @@ class Job:
     def _only_field(self) -> str:
         names = list(self.fields)
         if len(names) != 1:
-            raise InvalidFieldError(f"job {self.id} has [{first_of(self.fields)}]. Name the field to read as JSON.")
+            raise InvalidFieldError(
+                f"job {self.id} has the fields [{first_of(self.fields)}]. Name the field to read as JSON."
+            )
         return names[0].decode("utf-8", "surrogateescape")
 
     def value_of(self, name: bytes) -> bytes | None:
@@ -200,10 +194,7 @@ class Job:
 
     @property
     def timeout(self) -> timedelta | None:
-        """The time limit of this delivery in seconds, which is the job's own timeout, or else the worker's.
-
-        None is no limit.
-        """
+        """The time limit of this delivery, which is the job's own timeout, or else the worker's. None is no limit."""
         return None if self.timeout_s == inf else timedelta(seconds=self.timeout_s)
 
     @property
@@ -220,15 +211,13 @@ class Job:
         """Send a heartbeat for this delivery now, and return False if it was recovered.
 
         The worker sends heartbeats by itself. Call this before a step that must not happen twice. It does not extend
-        the `timeout`. In a plain handler call ``anyio.from_thread.run(job.extend)``.
-
-        Raises:
-            redis.RedisError: Redis does not answer, so the result is unknown.
+        the `timeout`. In a plain handler call ``anyio.from_thread.run(job.extend)``. Raises redis.RedisError if Redis
+        does not answer. The result is then unknown.
         """
         raise RuntimeError("cannot extend the job: no worker runs it.")
 
     def __reduce__(self) -> NoReturn:
-        """Refuse copies, above all into another process, because only this worker knows the job."""
+        """Reject copies, above all into another process, because only this worker knows the job."""
         raise TypeError(
             f"job {self.id} cannot be copied or pickled: it belongs to its worker. Pass on its ID and the fields "
             "that you need."

@@ -1,4 +1,4 @@
-"""The state of this process's group, which is its settings, its retry stream, and the server's clock."""
+"""The worker's view of its group, which is the group settings, the retry stream, and the server's clock."""
 
 import logging
 import random
@@ -34,17 +34,17 @@ REFRESH_S = 30.0
 OLD = 0.5
 """Part of the visibility timeout. A heartbeat that is older does not allow a job to begin."""
 STAND_BY_JITTER_S = 0.2
-"""So that embedded workers do not all ask at once whether the reaper is gone."""
+"""Spreads the calls by which embedded workers ask whether the reaper has left."""
 REGISTRATION_SLACK_S = COMMAND_TIMEOUT_S
 """Time for which a registration lasts after the next join is due, because calls can be late or fail."""
-LOOKING = "looking at the group"
+READING_SETTINGS = "reading the group settings"
 
 
 class Membership:
     """Joins the group, and keeps its settings up to date.
 
-    Each join registers the group settings that we have read. A shorter visibility timeout counts only after every
-    worker has had the time to read it and to extend its deliveries (``group_terms``).
+    Each join registers the worker, and reads the group settings. A lowered visibility timeout counts for recovery only
+    after every worker has had the time to read it (``9_beat.lua``).
     """
 
     def __init__(self, connection: KeptConnection, settings: WorkerSettings, consumer: str, reporter: Reporter) -> None:
@@ -81,11 +81,11 @@ class Membership:
 
     @property
     def recovers(self) -> bool:
-        """Return whether this worker recovers stalled jobs. Its own settings and the group's must both say so."""
+        """Return whether this worker recovers stalled jobs. Its own settings and the group's must both be embedded."""
         return self._settings.recovery is self.group_settings.recovery is RecoveryMode.EMBEDDED
 
     def is_gone(self, source: Source, error: Exception) -> bool:
-        """Return whether ``error`` says that the retry stream is gone, which the group does not read any more.
+        """Return whether ``error`` means that the retry stream is missing, and the group does not read it any more.
 
         It is created again only if the policy needs it. Otherwise its deliveries are lost. For any thread.
         """
@@ -99,7 +99,7 @@ class Membership:
         return int(monotonic() * 1000 + self._clock_offset_ms)
 
     async def join(self) -> None:
-        """Join the group, and create it if it is missing. Raises errors of redis-py."""
+        """Join the group, and create it if it is missing. Raises redis-py's errors."""
         settings = self._settings
         joined = await join_group(
             self._connection,
@@ -121,9 +121,9 @@ class Membership:
         """Read the group settings now, because there is a sign that they have changed."""
         self._again.set()
 
-    def shows_from(self, now: float) -> float:
-        """Return the moment since which a heartbeat allows a job to begin."""
-        return now - self.visibility_s * OLD
+    def is_recent(self, proven: float) -> bool:
+        """Return whether a heartbeat that was sent at ``proven`` allows a job to begin."""
+        return proven >= monotonic() - self.visibility_s * OLD
 
     def _take(self, joined: Joined) -> None:
         self._clock_offset_ms = joined.server_ms - monotonic() * 1000
@@ -170,8 +170,8 @@ class Membership:
             try:
                 await self.join()
                 failures = 0
-                self._reporter.works(LOOKING)
+                self._reporter.works(READING_SETTINGS)
             except (RedisError, OSError) as error:
                 failures += 1
                 if not is_contact_error(error):  # the reader logs the outage
-                    self._reporter.failed(LOOKING, error)
+                    self._reporter.failed(READING_SETTINGS, error)

@@ -1,6 +1,6 @@
 """Reads as many deliveries as there are free slots, and never in a way that loses a reply on our side.
 
-A read ends only between reads. A cancelled one would leave entries with us that we never hear of.
+The reader stops only between reads. A cancelled read would leave entries pending here without our knowledge.
 
 In embedded mode, a scan for stalled deliveries claims for the same free slots. Reads and pages of a scan take turns, so
 that no slot is filled twice.
@@ -111,7 +111,7 @@ class Reader(WorkerPart):
         if not self._under_way.cancel_called:
             with anyio.CancelScope(shield=True) as self._under_way:
                 async with self._turn:
-                    pass  # a page of a scan that claims was under way, and is the last one
+                    pass  # a page of a scan was under way, and is the last one
 
     async def claim(
         self, source: Source, recover: Callable[[int], Awaitable[Recovery | Refusal]]

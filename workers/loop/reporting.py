@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from workers.loop.job import Job
 from workers.loop.telemetry import WorkerTelemetry
@@ -21,7 +21,7 @@ from workers.runtime.user_code import describe
 logger = logging.getLogger("workers")
 
 WorkerEvent = Literal["recovered", "dead_lettered", "refused", "held", "error"]
-EVENTS: frozenset[str] = frozenset({"recovered", "dead_lettered", "refused", "held", "error"})
+EVENTS: frozenset[str] = frozenset(get_args(WorkerEvent))
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Reporter:
             self._callbacks.report("error", part=part, error=str(error))
 
     def works(self, part: str) -> None:
-        """Note that ``part`` works (again)."""
+        """Note that ``part`` works, perhaps again."""
         ended = self.troubles.works(part, monotonic())
         if ended:
             logger.warning("Redis answers again: %s", fields(consumer=self._consumer, part=part, **ended))
@@ -83,10 +83,10 @@ class Reporter:
     # ---- settlements of ours
 
     def refused(self, job: Job, verb: str, run_ms: int) -> None:
-        """Report that a settlement came too late."""
+        """Report that a settlement or an extension came too late."""
         self.counts.refused += 1
         logger.warning(
-            "settlement rejected, the job was recovered or another process uses this consumer name: %s",
+            "settlement rejected, the job was recovered or another process uses this worker name: %s",
             fields(**self._delivery(job), verb=verb, run_ms=run_ms),
         )
         self._call_back("refused", job, verb=verb)
@@ -165,7 +165,7 @@ class Reporter:
         """Report vanished deliveries that are ours again."""
         if number:
             logger.error(
-                "restored running deliveries that a third party or a clock change had removed: %s",
+                "restored running deliveries that a third party had removed: %s",
                 fields(group=self._keys.pair, consumer=self._consumer, deliveries=number),
             )
 

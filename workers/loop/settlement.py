@@ -208,7 +208,7 @@ class Settlements(WorkerPart):
             self._reporter.counts.acked += len(batch)
         else:
             for job, settled in zip(batch, results, strict=True):
-                if _is_denied(settled):  # our user lacks a right: that is no fault of the job
+                if _is_denied(settled):  # our user lacks a permission, so the job is not at fault
                     self._reporter.failed(_part(source), NoPermissionError(settled.detail))
                     denied.append(job)
                 else:

@@ -21,7 +21,7 @@ from typing import Any
 from anyio import CancelScope, move_on_after
 from anyio.lowlevel import checkpoint
 
-from workers.loop.dispatch import BatchCall, Way
+from workers.loop.dispatch import BatchCall, HandlerCall
 from workers.loop.in_flight import QUEUED, Delivery
 from workers.loop.isolation import Isolation
 from workers.loop.job import Job
@@ -55,8 +55,8 @@ class Gatherer:
     other delivery can come.
     """
 
-    def __init__(self, way_of: Callable[[Job], Way], begins_alone: Callable[[Delivery], bool]) -> None:
-        self._way_of = way_of
+    def __init__(self, call_of: Callable[[Job], HandlerCall], begins_alone: Callable[[Delivery], bool]) -> None:
+        self._call_of = call_of
         self._begins_alone = begins_alone
         self._waiting = defaultdict[BatchCall, list[Delivery]](list)
         self._timers: dict[BatchCall, asyncio.TimerHandle] = {}
@@ -64,13 +64,13 @@ class Gatherer:
     def sorted_in(
         self, deliveries: Sequence[Delivery], late: Callable[[Batch], None], *, at_once: bool
     ) -> list[Delivery | Batch]:
-        """Return what may begin now. ``late`` is called with each batch that is complete because its time is over.
+        """Return deliveries and batches that may begin now. ``late`` gets each batch that is complete by its time.
 
-        ``at_once``: No slot is free.
+        Use ``at_once`` if no slot is free.
         """
         begins: list[Delivery | Batch] = []
         for job in deliveries:
-            call, may_be_last = self._way_of(job), job.deliveries > 1 or job.is_quarantined
+            call, may_be_last = self._call_of(job), job.deliveries > 1 or job.is_quarantined
             if not isinstance(call, BatchCall) or (may_be_last and self._begins_alone(job)):
                 begins.append(job)
                 continue
@@ -82,14 +82,14 @@ class Gatherer:
                 begins.append(self._taken(call))
             elif call not in self._timers:
                 loop = asyncio.get_running_loop()
-                self._timers[call] = loop.call_later(call.wait_s, self._is_late, call, late)
+                self._timers[call] = loop.call_later(call.wait_s, self._complete_late, call, late)
         return begins
 
     def take_all(self) -> list[Delivery]:
         """Return the deliveries that wait, because none of them begins any more."""
         return [job for call in list(self._waiting) for job in self._taken(call).jobs]
 
-    def _is_late(self, call: BatchCall, late: Callable[[Batch], None]) -> None:
+    def _complete_late(self, call: BatchCall, late: Callable[[Batch], None]) -> None:
         late(self._taken(call))
 
     def _taken(self, call: BatchCall) -> Batch:
@@ -137,10 +137,10 @@ class Slots:
         self._lets_others_run = 0
         """Runners between two deliveries: they go on with the queue, and another one would only make turns longer."""
         self._left = Notifier()
-        """A runner has ended, or nothing is started any more."""
+        """A runner has ended, or no job is started any more."""
         self._isolation = isolation or Isolation((), lambda: inf)
         self.freed = self._isolation.freed
-        """A delivery has left its slot, or nothing is started any more."""
+        """A delivery has left its slot, or no job is started any more."""
 
     @property
     def free(self) -> int:
@@ -174,7 +174,7 @@ class Slots:
         self._isolation.close()
 
     def close(self) -> None:
-        """Hand back what is queued, after `stop`. Running jobs go on."""
+        """Hand back queued jobs, after `stop`. Running jobs go on."""
         self.stop()
         self._closed = True
         unstarted = [job for item in self._queue for job in _jobs_of(item)]

@@ -41,11 +41,11 @@ class WorkerTelemetry:
         self._shown = ExitStack()
 
     def watch_refusals(self, refused: Callable[[], int]) -> None:
-        """Show how many parts of the worker Redis has ``refused``, until `close`."""
+        """Show the number of parts whose calls Redis rejects (``refused``), until `close`."""
         self._shown.callback(instruments.OBSERVATIONS.add(instruments.REFUSED, lambda: [(refused(), self._labels)]))
 
     def lost(self, *, groups: int = 0, consumers: int = 0) -> None:
-        """Count the destroyed deliveries whose content is unknown. Starts with 0, so that a rise is visible."""
+        """Count groups and consumers that third parties deleted. It starts with 0, so that a rise is visible."""
         if self._measures:
             instruments.LOST.add(groups, self._labels | {telemetry.LOSS: telemetry.LOST_GROUP})
             instruments.LOST.add(consumers, self._labels | {telemetry.LOSS: telemetry.LOST_CONSUMER})

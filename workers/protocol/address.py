@@ -25,7 +25,7 @@ FORMS = (
 )
 HIDDEN = "***"
 SHARED_URL = "REDIS_URL"
-"""The variable that many programs share. Each of ours reads it when nothing else names an address."""
+"""The variable that many programs share. Ours read it if no setting names an address."""
 
 _ALL = frozenset({"db", "username", "password", "client_name"})
 _TCP = _ALL | {"socket_keepalive"}
@@ -64,7 +64,7 @@ class Topology(Enum):
 
 
 class AddressError(ValueError):
-    """An address that cannot work. The message ends a sentence, and quotes no part of a password."""
+    """An address that cannot work. The message is the end of a sentence, and quotes no part of a password."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}. {FORMS}")
@@ -79,7 +79,7 @@ class Address:
     """The address of one server, for redis-py. For Sentinels and clusters its host is a placeholder."""
     tls: bool = False
     hosts: tuple[Host, ...] = ()
-    """The Sentinels, or nodes of the cluster; empty for a single server, which `node` names."""
+    """The Sentinels, or nodes of the cluster. Empty for a single server, which `node` names."""
     master: str = ""
     """The master's name at the Sentinels."""
     sentinel_login: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -102,7 +102,7 @@ def parse_address(url: str) -> Address:
     login, at, hosts = parts.netloc.rpartition("@")
     found = _hosts_of(hosts, _SENTINEL_PORT if kind == "sentinel" else _PORT) if scheme != "unix" else ()
     if parts.fragment or ("@" in parts.path and scheme != "unix"):
-        raise AddressError("after the host comes an '@' or a '#'; encode them in a password")
+        raise AddressError("an '@' or a '#' follows the host; encode them in a password")
     if scheme == "unix" and hosts:
         raise AddressError("the path of a socket must begin with '/'")
     if len(found) > 1 and not kind:
@@ -145,12 +145,12 @@ def shown_address(url: str) -> str:
 
 
 def holds_login(url: str) -> bool:
-    """Tell whether ``url`` says more than `shown_address` shows."""
+    """Return whether `shown_address` hides a part of ``url``."""
     return shown_address(url) != url
 
 
 def may_be_address(text: str) -> bool:
-    """Tell whether ``text``, which stands where something else belongs, may be an address with a password."""
+    """Return whether ``text``, which was given as something else, may be an address with a password."""
     return "@" in text or "://" in text or "password" in text.lower()
 
 
@@ -177,7 +177,7 @@ def _master_of(path: str) -> tuple[str, str]:
     """Return the name of the master and the database, from the part behind the Sentinels."""
     name, _, database = path.removeprefix("/").partition("/")
     if not name:
-        raise AddressError("the name of the primary is missing after the hosts of the Sentinels")
+        raise AddressError("the name of the master is missing after the hosts of the Sentinels")
     return unquote(name), database
 
 

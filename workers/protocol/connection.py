@@ -38,12 +38,12 @@ from workers.protocol.wire import ConnectedFirst, Pool, Route, improved
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 BLOCK_MS = 2_000
-"""How long a read blocks that finds nothing, and so how long an idle worker needs to stop.
+"""The longest time that a read blocks, and so the time that an idle worker needs to stop.
 
-Nothing ends a read earlier: CLIENT UNBLOCK crashes servers (Redis issue 14164)."""
+The worker does not end a read earlier, because CLIENT UNBLOCK crashes servers (Redis issue 14164)."""
 READ_PATIENCE_S = 3.0
-"""How long a worker waits for the answer to a read beyond that (redis-py does not extend a socket's timeout for BLOCK).
-Together they say how soon it gives up a server that is silent."""
+"""How much longer a worker waits for the answer to a read, because redis-py does not extend its timeout for BLOCK.
+After both times, the worker drops the connection to a silent server."""
 
 # Replies that are parsed in `workers.protocol.messages` or by their callers, as they come from the wire.
 _RAW_REPLIES = ("XREADGROUP", "XREAD", "XPENDING", "XRANGE", "XREVRANGE", "XCLAIM", "XAUTOCLAIM")
@@ -54,8 +54,8 @@ def commands_client(
 ) -> "Redis":
     """Return a client for everything that does not block. ``timeout_s`` bounds connect, send and reply.
 
-    In a cluster, ``key`` names the slot whose node it is for. Without it, each command goes to the node of its own key,
-    and a command without a key to that of slot 0. ``max_connections`` is for each node.
+    In a cluster, the client is for the node that has ``key``. Without it, each command goes to the node of its own key,
+    and a command without a key to the node of slot 0. ``max_connections`` is for each node. Raises ConfigurationError.
     """
     source = _Source(url, timeout_s, max_connections)
     pool = source.pool(key or "")
@@ -129,7 +129,7 @@ def _raw(client: "Redis") -> "Redis":
 
 @cache
 def _driver_info() -> DriverInfo:
-    """Return what ``CLIENT LIST`` shows of us. redis-py's own finds its version anew, in files, at each connect."""
+    """Return the library for ``CLIENT LIST``. By itself, redis-py reads its version from files at each connect."""
     return DriverInfo()
 
 
@@ -148,7 +148,7 @@ class KeptConnection:
         self._turn = asyncio.Lock()
 
     async def execute_command(self, *words: Any) -> Any:
-        """Send one command and return its reply. Raises what redis-py raises, `NotSentError` where it was not sent."""
+        """Send one command and return its reply. Raises redis-py's errors, and `NotSentError` if it was not sent."""
         [reply] = await self.execute_together([words])
         if isinstance(reply, Exception):
             raise reply
@@ -195,10 +195,10 @@ async def _reply_of(connection: AbstractConnection) -> Any:
 
 
 @asynccontextmanager
-async def connection_of_ones_own(client: "Redis") -> AsyncIterator[AbstractConnection]:
+async def own_connection(client: "Redis") -> AsyncIterator[AbstractConnection]:
     """Take a connection out of the client's pool while the block runs, for a caller that sends and reads itself.
 
-    It is dropped at the end, because replies may be on their way. Raises what redis-py raises.
+    It is dropped at the end, because replies may be on their way. Raises redis-py's errors.
     """
     pool = client.connection_pool
     connection = await pool.get_connection()
@@ -211,7 +211,7 @@ async def connection_of_ones_own(client: "Redis") -> AsyncIterator[AbstractConne
 
 
 async def drop_idle(client: "Redis", error: Exception) -> None:
-    """Have a client connect anew, unless the server only rejected one more connection: the connected ones work."""
+    """Make a client connect again, unless the server only rejects further connections, because the open ones work."""
     if not takes_no_more_clients(error):
         await client.connection_pool.disconnect(inuse_connections=False)
 
@@ -219,23 +219,23 @@ async def drop_idle(client: "Redis", error: Exception) -> None:
 def blocking_client(
     url: str, *, key: str = "", timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 1
 ) -> "redis.Redis":
-    """Return a client for as many threads at a time as it has connections. It blocks them, up to ``timeout_s`` a call.
+    """Return a client for at most ``max_connections`` threads at a time. A call blocks its thread up to ``timeout_s``.
 
-    In a cluster, ``key`` names the slot whose node it is for. It must not be in use while `close` is called.
+    In a cluster, it is for the node that has ``key``. Do not close it while a thread uses it.
     """
     return redis.Redis.from_pool(_Source(url, timeout_s, max_connections, in_threads=True).pool(key))
 
 
 @contextmanager
 def _named(url: str) -> Iterator[None]:
-    """Raise ConfigurationError where something in an address cannot work."""
+    """Raise ConfigurationError if a part of an address cannot work."""
     try:
         yield
     except AddressError as error:
         why = str(error)
     except (ValueError, TypeError, RedisError) as error:  # its text quotes values of options, and is not shown
         options = ", ".join(repr(name) for name, _ in parse_qsl(urlsplit(url).query))
-        why = f"redis-py does not take the value of an option ({options}): {type(error).__name__}. Correct it."
+        why = f"redis-py rejects the value of an option ({options}): {type(error).__name__}. Correct the value."
     else:
         return
     source = SHARED_URL if os.environ.get(SHARED_URL) == url else "redis_url"  # other programs may have set the first
@@ -243,6 +243,6 @@ def _named(url: str) -> Iterator[None]:
 
 
 def read_address(url: str) -> Address:
-    """Return what an address says. Raises ConfigurationError, which says how one is written."""
+    """Return the meaning of an address. Raises ConfigurationError, with the correct syntax."""
     with _named(url):
         return parse_address(url)

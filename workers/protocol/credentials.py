@@ -17,7 +17,7 @@ from workers.protocol.log_fields import fields
 logger = logging.getLogger(__name__)
 
 Credentials = tuple[()] | tuple[str] | tuple[str, str]
-"""Nothing, a password, or a user's name and password: what follows ``AUTH``."""
+"""The arguments of ``AUTH``, which are none, a password, or a user name and a password."""
 _files: dict[str, Path] = {}
 
 
@@ -37,16 +37,16 @@ class FileCredentials(CredentialProvider):
     def __init__(self, file: Path, url: str) -> None:
         self.file = file
         self._known = _credentials_in(url)
-        self._told = ""
+        self._logged = ""
 
     def get_credentials(self) -> Credentials:  # type: ignore[override]
-        """Return what the file says now. Called in the connecting thread."""
+        """Return the credentials in the file as it is now. Called in the connecting thread."""
         try:
-            self._known, self._told = _credentials_in(self.file.read_text(encoding="utf-8-sig").strip()), ""
-        except (OSError, ValueError, RedisError) as error:  # about to be written, or gone
+            self._known, self._logged = _credentials_in(self.file.read_text(encoding="utf-8-sig").strip()), ""
+        except (OSError, ValueError, RedisError) as error:  # it is being written, or was deleted
             why = type(error).__name__ if not isinstance(error, OSError) else str(error.strerror)
-            if why != self._told:
-                self._told = why
+            if why != self._logged:
+                self._logged = why
                 logger.warning(
                     "cannot read the password file, using the last password: %s", fields(file=self.file, cause=why)
                 )

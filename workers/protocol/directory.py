@@ -1,7 +1,7 @@
 """Asks the Sentinels or the nodes of a cluster which server takes writes.
 
 redis-py's own clients ask only when they connect, and repeat calls that may have had an effect. A connection to a
-demoted primary would go on until a write is rejected. So connections ask before they send, at most twice a second, and
+demoted master would go on until a write is rejected. So connections ask before they send, at most twice a second, and
 event loops ask in a thread.
 """
 
@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from workers.protocol.address import Address, Host, Topology
 from workers.protocol.log_fields import fields
-from workers.protocol.meaning import NobodyYetError, NoMasterError
+from workers.protocol.meaning import NoMasterError, NoMasterYetError
 from workers.protocol.slots import SLOTS, SlotTable, parse_slots
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Directory:
     def _owner(self, slot: int) -> Host:
         owner = self.table.owner(slot)
         if owner is None:
-            raise NobodyYetError(f"no node of the cluster serves slot {slot} now")
+            raise NoMasterYetError(f"no node of the cluster serves slot {slot} now")
         return owner
 
     def _ask(self) -> None:
@@ -97,7 +97,7 @@ class Directory:
                     table = self._answer()
                     if self._is_sentinel and self.table.masters - table.masters:
                         name, address = self._address.master, "{}:{}".format(*next(iter(table.masters)))
-                        logger.info("primary changed: %s", fields(name=name, address=address))
+                        logger.info("master changed: %s", fields(name=name, address=address))
                     self.table, self._failure = table, None
                 except NoMasterError as error:
                     self._failure = error
@@ -116,9 +116,9 @@ class Directory:
                 connection.connect()  # no effect on one that is connected
                 connection.send_command(*question)
                 reply = connection.read_response()
-                table = self._primary(reply) if self._is_sentinel else parse_slots(reply, host)
+                table = self._master(reply) if self._is_sentinel else parse_slots(reply, host)
                 if not table.ranges:
-                    raise NobodyYetError(f"{host[0]}:{host[1]} reports no node with slots")
+                    raise NoMasterYetError(f"{host[0]}:{host[1]} reports no node with slots")
             except (RedisError, OSError) as error:
                 answers.append(error)
                 self._silent.add(host)
@@ -127,7 +127,7 @@ class Directory:
             self._silent.discard(host)
             self._connection = connection
             return table
-        kind = NobodyYetError if any(isinstance(one, NobodyYetError) for one in answers) else NoMasterError
+        kind = NoMasterYetError if any(isinstance(one, NoMasterYetError) for one in answers) else NoMasterError
         name, hosts = self._address.master, ", ".join(f"{host}:{port}" for host, port in self._address.hosts)
         missing = (
             f"the Sentinels at {hosts} name no master {name!r} that is up"
@@ -150,12 +150,12 @@ class Directory:
         for host, port in sorted(hosts, key=self._silent.__contains__):
             yield self._kind(**self._options | {"host": host, "port": port})
 
-    def _primary(self, reply: Any) -> SlotTable:
+    def _master(self, reply: Any) -> SlotTable:
         for flat in reply:
             row = dict(zip(flat[::2], flat[1::2], strict=False))
             if row[b"name"].decode("utf-8", "replace") == self._address.master:
                 flags = row[b"flags"].split(b",")
                 if b"master" not in flags or b"s_down" in flags or b"o_down" in flags:
-                    raise NobodyYetError(f"{self._address.master!r} is down")
+                    raise NoMasterYetError(f"{self._address.master!r} is down")
                 return SlotTable(((0, SLOTS - 1, (row[b"ip"].decode(), int(row[b"port"]))),))
         raise NoMasterError(f"no master is called {self._address.master!r}")

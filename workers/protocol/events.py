@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 MOST_ROWS = 1_000
-"""Jobs that an entry may tell of; one with more is no event of ours."""
+"""The most jobs in a journal entry. An entry with more is foreign."""
 COLUMNS = (
     "entry", "job", "type", "delivery", "generation", "enqueued_ms", "ready_ms", "delivered_ms", "begun_ms", "run_ms",
     "idle_ms", "new_entry",
@@ -51,7 +51,7 @@ ENDS = frozenset(
 
 
 MOST = 2**53
-"""Numbers beyond it are not exact in a script, nor in JSON. A FATAL ``XNACK`` makes it of a delivery count."""
+"""Larger numbers are not exact in scripts and in JSON. Events of a FATAL ``XNACK`` have it as their delivery count."""
 REJECTED_ROWS = "rejected"
 """Of the event ``acked``: the rows, counted from 0, that were rejected."""
 _TEXTS = {"entry", "job", "type", "new_entry"}
@@ -61,7 +61,7 @@ _MS = re.compile(r"[0-9]{1,15}-")
 OLDEST_AUTOMATIC_ID_MS = 1_483_228_800_000
 """2017-01-01. Redis streams are younger, so a producer chose any lower entry ID, and that ID is not a time."""
 UNKNOWN = "-"
-"""The value of `ready_ms` if no field and no ID says it."""
+"""The value of `ready_ms` if neither a field nor an ID contains it."""
 
 
 def event_fields(event: str, **facts: object) -> list[Any]:
@@ -86,7 +86,7 @@ class LifecycleEvent:
 
 
 def decode_entry(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]:
-    """Decode a journal entry into one event, or one for each row in their order. Raises ValueError if it is none.
+    """Decode a journal entry into one event, or one for each row in their order. Raises ValueError if it is no event.
 
     A column holds a value for each row, joined by commas, and an empty value is left out. Other fields count for all
     rows. An event without ``entry`` is about one job, a group, or a namespace.
@@ -126,7 +126,7 @@ def decode_entry(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]
 
 
 def _fact(name: str, value: str) -> object:
-    """Return what a field says, or None if a number belongs there and is none, as journals are open to others."""
+    """Return the value of a field, or None if it must be a number and is none, because third parties write journals."""
     if name not in _NUMBERS:
         return value
     return int(value) if _NUMBER.fullmatch(value) and int(value) <= MOST else None

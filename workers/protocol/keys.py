@@ -16,13 +16,13 @@ MAX_NAME_LENGTH = 255
 NONCE_BYTES = 6
 """A worker's consumer is ``<name>.<nonce>``; the nonce is twelve hex digits, new in each process."""
 MARKER_CONSUMER = "marked-by-reaper"
-"""A consumer that holds nothing. If it is missing, somebody has destroyed the group, or deleted its consumers."""
+"""A consumer without deliveries. If it is missing, a third party has destroyed the group, or deleted its consumers."""
 RETURNED_CONSUMER = "returned-by-reaper"
-"""The consumer that holds what a read with CLAIM has taken by mistake, until its owner shows up. Reads nothing."""
+"""The consumer of deliveries that a read with CLAIM took by mistake, until the next heartbeat of their worker."""
 OUR_CONSUMERS = frozenset({MARKER_CONSUMER, RETURNED_CONSUMER})
-"""Consumers that are no worker's."""
+"""Consumers that belong to no worker."""
 NOBODY = ""
-"""What ``XPENDING`` names as the owner of what was given back by ``XNACK`` (Redis 8.8): ready where it is, idle -1."""
+"""The owner, in ``XPENDING``, of an entry that ``XNACK`` gave back (Redis 8.8). The entry is ready, and idle for -1."""
 _UNUSABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # the last are bytes of a command line that are not UTF-8
 _WORKER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
@@ -31,7 +31,9 @@ def _check_name(kind: str, name: str) -> None:
     if not name:
         raise ConfigurationError(f"{kind} is empty. Give a name, for example 'orders'.")
     if _UNUSABLE.search(name):
-        raise ConfigurationError(f"{kind} {name!a} contains control characters, or is not UTF-8 text. Use other ones.")
+        raise ConfigurationError(
+            f"{kind} {name!a} contains control characters, or is not UTF-8 text. Use other characters."
+        )
     if len(name.encode()) > MAX_NAME_LENGTH:
         raise ConfigurationError(f"{kind} {name[:40]!r}… is longer than {MAX_NAME_LENGTH} bytes. Use a shorter name.")
 
@@ -46,7 +48,7 @@ def hash_tag(name: str) -> str | None:
 
 
 def _prefix(stream: str) -> str:
-    """Return what derived keys of ``stream`` start with. Raises ConfigurationError."""
+    """Return the beginning of all keys derived from ``stream``. Raises ConfigurationError."""
     _check_name("stream", stream)
     tag = hash_tag(stream)
     if tag is None:
@@ -65,13 +67,13 @@ def _prefix(stream: str) -> str:
 
 
 def is_worker(consumer: bytes) -> bool:
-    """Tell whether a consumer is a worker of ours, by its name."""
+    """Return whether a consumer is a stream-reaper worker, by its name."""
     return _WORKER.search(consumer) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupKeys:
-    """All keys of one stream/group pair. Use `group_keys` to build it."""
+    """All keys of one group. Use `group_keys` to build it."""
 
     stream: str
     group: str
@@ -84,7 +86,7 @@ class GroupKeys:
     dead: str
     """Stream of dead letters."""
     lease: str
-    """String with an expiry, ``replica.nonce@TTL``: who may write in the group."""
+    """String with an expiry, ``replica.nonce@TTL``. It names the replica that may write in the group."""
     settings: str
     """Hash of the group settings, and of counters."""
     quarantine: str
@@ -94,17 +96,17 @@ class GroupKeys:
 
     @property
     def pair(self) -> str:
-        """The pair in its written form ``orders/billing``."""
+        """The group in its written form ``orders/billing``."""
         return f"{self.stream}/{self.group}"
 
     @property
     def word(self) -> str:
-        """The pair as a word of a shell, for commands in messages."""
+        """The same as a word of a shell, for commands in messages."""
         return shlex.quote(self.pair)
 
 
 def split_pair(pair: str) -> tuple[str, str] | None:
-    """Read stream and group from the written form of a pair, or None. The last slash separates them."""
+    """Return stream and group of ``orders/billing``, or None for other text. The last slash separates them."""
     stream, _, group = pair.rpartition("/")
     return (stream, group) if stream and group else None
 
@@ -145,7 +147,7 @@ class StreamKeys:
     schedule: str
     """Sorted set of delayed enqueues, seen by every group when due."""
     enqueued: str
-    """Sorted set of job IDs that producers have given lately: given again, one of them is no second job."""
+    """Sorted set of job IDs that producers have chosen lately, so that none is enqueued twice."""
 
 
 def stream_keys(stream: str) -> StreamKeys:
@@ -160,15 +162,15 @@ class NamespaceKeys:
 
     namespace: str
     replicas: str
-    """Hash of what each replica says of itself, by its ID."""
+    """Hash of the reports of replicas, by their IDs."""
     groups: str
     """Hash of the groups that each replica watches, by its ID."""
     live: str
-    """Sorted set of live replicas, by the time of their last sign of life."""
+    """Sorted set of live replicas, by the time of their last registration."""
     drained: str
-    """Sorted set of replicas that are to hold no group, by the time until when."""
+    """Sorted set of drained replicas, by the end of their drain."""
     watched: str
-    """Hash of the groups to watch that settings do not name: the pattern that found each, '' if a person added it."""
+    """Hash of watched groups that settings do not name. The value is the pattern that found the group, or ''."""
     scanned: str
     """Sorted set of digests of settings, by the time of the next scan for their patterns."""
     journal: str
@@ -193,4 +195,4 @@ TYPES = {
     **dict.fromkeys(("settings", "quarantine", "replicas", "groups", "watched"), "hash"),
     "lease": "string",
 }
-"""What Redis's ``TYPE`` says of our keys, by the names of the fields above."""
+"""The Redis types of the keys, by the names of the fields above."""

@@ -1,8 +1,8 @@
 """The meaning of an error of Redis, decided here for all callers.
 
-redis-py takes the code off the texts it has a class for. From inside a script, servers before 7.2 report missing rights
-with plain ``ERR``, and 6.2 quotes the whole text. If the text leaves open whether the request or the server is at
-fault, the answer is `Meaning.UNCLEAR`.
+redis-py takes the code off the texts it has a class for. From inside a script, servers before 7.2 report missing
+permissions with plain ``ERR``, and 6.2 quotes the whole text. If the text leaves open whether the request or the server
+is at fault, the answer is `Meaning.UNCLEAR`.
 """
 
 import re
@@ -34,7 +34,7 @@ class NoMasterError(RedisConnectionError):
     """Sentinels or cluster nodes were asked for the server that takes writes, and name none now."""
 
 
-class NobodyYetError(NoMasterError):
+class NoMasterYetError(NoMasterError):
     """The same, but some of them know the name. There is none now, and a failover may be under way."""
 
 
@@ -46,17 +46,17 @@ class Meaning(Enum):
     """The meaning of an error for the server and for us."""
 
     AWAY = auto()
-    """Nobody answered, or a node that is not the one to write to now. It passes; a call's effect is unknown."""
+    """No server answered, or one that does not take writes now. It passes. The effect of the call is unknown."""
     LOCKED_OUT = auto()
-    """The same for us, since we are not let in: the password is wrong, or missing."""
+    """The server rejects the login, because the password is wrong or missing. It passes, too."""
     DENIED = auto()
-    """Our user may not do that. Whatever is asked is not at fault; somebody has to give the right."""
+    """The user lacks a permission, which an operator has to grant. The request is not at fault."""
     NO_GROUP = auto()
     """The consumer group, or its stream, is not there."""
     REFUSED = auto()
-    """The server has another reason, and a code for it: no memory, a key of another type …"""
+    """The server gives another code, for example for missing memory or a key of another type."""
     UNCLEAR = auto()
-    """A plain ``ERR``: the request itself is at fault, or the script it runs, or something that has no code."""
+    """A plain ``ERR``. The request, its script or a condition without a code can be the cause."""
 
 
 _CODES: dict[type[BaseException], str] = {
@@ -72,7 +72,7 @@ _CODES: dict[type[BaseException], str] = {
     NoPermissionError: "NOPERM",
     OutOfMemoryError: "OOM",
 }
-"""Classes of redis-py whose texts have no code any more."""
+"""The codes that redis-py cuts off the texts of these classes."""
 _CODE = re.compile(r"^-?([A-Z]{2,}) |user_script: ?\d+: -?([A-Z]{2,}) ")  # 6.2 has it behind the place in a script
 _LOCKED_OUT = frozenset({"NOAUTH", "WRONGPASS"})
 # The answers of a node that is up but not (any more) the one for writes. Drop the connection and look again. ASK
@@ -115,14 +115,14 @@ def meaning_of(error: BaseException | str) -> Meaning:
 
 
 def is_failover_error(error: BaseException) -> bool:
-    """Tell whether the server answered that it is not the one to write to now."""
+    """Return whether the server answered that it does not take writes now."""
     return _code_of(error) in _AWAY
 
 
 def was_not_run(error: BaseException) -> bool:
     """Return whether a failed script certainly had no effect. It was not sent, or was answered before it ran.
 
-    A server that is a replica by now refuses the first write. Rights that a script misses are found in its midst.
+    A server that has become a replica rejects the first write. A missing permission can show later in the script.
     """
     if isinstance(error, AllInUseError | NoMasterError | NotSentError) or is_failover_error(error):
         return True
@@ -134,28 +134,28 @@ def takes_no_more_clients(error: BaseException) -> bool:
     return "max number of clients reached" in str(error)
 
 
-def is_nothing_there(error: object) -> bool:
-    """Tell whether a server that was asked for a key of ours answered that there is none, or something foreign."""
+def is_missing_key(error: object) -> bool:
+    """Return whether the server answered that one of our keys is missing, or has foreign content."""
     is_missing = _code_of(error) in ("WRONGTYPE", "NOGROUP") or "no such key" in str(error)
     return isinstance(error, ResponseError) and is_missing
 
 
 def is_not_now(error: BaseException) -> bool:
-    """Return whether the server itself says that it is up, but serves no clients, no new ones or no writes for now.
+    """Return whether the server itself reports that it is up, but serves no clients, no new ones or no writes for now.
 
     The same if Sentinels or cluster nodes know the name, and there is none now. Then neither the address nor
-    the login nor a right is to blame, and waiting may mend it.
+    the login nor a permission is the cause, and it may pass.
     """
-    return isinstance(error, NobodyYetError) or _code_of(error) in _NOT_NOW or takes_no_more_clients(error)
+    return isinstance(error, NoMasterYetError) or _code_of(error) in _NOT_NOW or takes_no_more_clients(error)
 
 
 def is_wrong_type(error: object) -> bool:
-    """Return whether the server met a key with foreign content. It does not say which."""
+    """Return whether the server found a key with foreign content. The error does not name the key."""
     return isinstance(error, ResponseError) and _code_of(error) == "WRONGTYPE"
 
 
 def in_words(error: BaseException | str) -> str:
-    """Return the words of an error, or of the reason of a script, with the place that names the key or command."""
+    """Return the text of an error, or of a script's reason, with the command that names the key or the permission."""
     said = _WHERE_IN_A_SCRIPT.sub("", str(error)).rstrip(". ")
     if is_wrong_type(error):
         return f"{said} (`reaper doctor` names the key)"
@@ -165,12 +165,12 @@ def in_words(error: BaseException | str) -> str:
 
 
 def is_not_known(error: BaseException) -> bool:
-    """Tell whether the server does not know the command that it was asked for, or its options."""
+    """Return whether the server does not know the command, or its options."""
     return meaning_of(error) in (Meaning.UNCLEAR, Meaning.REFUSED) and _NOT_KNOWN.search(str(error)) is not None
 
 
 def is_contact_error(error: BaseException) -> bool:
-    """Tell whether ``error`` will pass once Redis can be reached again, and lets us in."""
+    """Return whether ``error`` passes once Redis can be reached and accepts the login."""
     return meaning_of(error) in (Meaning.AWAY, Meaning.LOCKED_OUT)
 
 
@@ -182,7 +182,7 @@ def is_outage(error: BaseException) -> bool:
 def kind_of(error: BaseException) -> str:
     """Return the distinguishing part of ``error`` for people, or '' for each of the many ways to lose contact."""
     code = _code_of(error)
-    if code in _AWAY:  # each call is refused with another text
+    if code in _AWAY:  # each call is rejected with another text
         return code
     if meaning_of(error) is Meaning.AWAY and not isinstance(error, AllInUseError) and not takes_no_more_clients(error):
         return ""

@@ -38,7 +38,7 @@ class Redelivery(StrEnum):
     STREAM = "stream"
     RETRY_STREAM = "retry-stream"
     IN_PLACE = "in-place"
-    """Where it is, for readers with CLAIM (Redis 8.4): nothing is copied."""
+    """In place, for readers with CLAIM (Redis 8.4). The job is not copied."""
 
 
 class RecoveryMode(StrEnum):
@@ -82,7 +82,7 @@ def entry_ms(entry_id: bytes | str) -> int:
 
 
 def is_entry_id(value: str) -> bool:
-    """Tell whether ``value`` is an entry ID in full, with two numbers that Redis takes."""
+    """Return whether ``value`` is an entry ID in full, with two numbers that Redis accepts."""
     return _ENTRY_ID.fullmatch(value) is not None and all(int(part) < 2**64 for part in value.split("-"))
 
 
@@ -93,7 +93,7 @@ def entry_order(entry_id: bytes) -> tuple[int, bytes, int, bytes]:
 
 
 _SMALL_NUMBERS: dict[bytes | None, int] = {b"%d" % number: number for number in range(100)}
-"""Most of what is read: looking it up takes a third of the time."""
+"""Most numbers are among these. A look-up takes a third of the time of a conversion."""
 
 
 def whole_number(value: bytes | None, default: int) -> int:
@@ -113,9 +113,9 @@ class Metadata(NamedTuple):
     generation: int = 0
     first_ms: int = 0
     visibility_ms: int = 0
-    """0 where the job asks for no longer visibility timeout."""
+    """0 if the job asks for no longer visibility timeout."""
     timeout_ms: int = 0
-    """How long the job may run; 0 where it says nothing."""
+    """How long the job may run. 0 if the job has no timeout of its own."""
     copies: int = 0
     """How often the job was copied to a new entry."""
     waits: int = 0
@@ -138,7 +138,7 @@ def read_metadata(entry_id: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> Meta
 
 
 def is_job_id(value: bytes) -> bool:
-    """Tell whether ``value`` can be a job ID. Journal columns separate job IDs by commas, so it has none."""
+    """Return whether ``value`` can be a job ID. It has no comma, because commas separate the IDs in journal columns."""
     return _JOB_ID.fullmatch(value) is not None
 
 
@@ -148,7 +148,7 @@ def pair_up(flat: Sequence[bytes]) -> Pairs:
 
 
 CLAIM_READY_MS = 10**9
-"""What was idle for so long (11 days) was said to be, by us: no job may have a visibility timeout as long."""
+"""An entry that is idle for longer (11 days) is ready in place. Visibility timeouts are shorter."""
 
 
 ReadEntry = tuple[bytes, bytes, Sequence[bytes] | None, int, int]
@@ -169,7 +169,7 @@ def parse_read_reply(reply: Any) -> list[ReadEntry]:
             else:
                 found += [(stream, entry_id, flat, idle_ms, before) for entry_id, flat, idle_ms, before in entries]
     except (TypeError, ValueError) as error:
-        raise UnexpectedReplyError(f"XREADGROUP answered {reply!r:.200}") from error
+        raise UnexpectedReplyError(f"unexpected reply to XREADGROUP: {reply!r:.200}") from error
     return found
 
 

@@ -29,7 +29,7 @@ class RoutedClient(Redis):
         self._clients: dict[Host, Redis] = {}
 
     async def execute_command(self, *words: Any, **options: Any) -> Any:
-        """Send one command and return its reply. Raises what redis-py raises."""
+        """Send one command and return its reply. Raises redis-py's errors."""
         key = key_of(words)
         if key is None:
             return await super().execute_command(*words, **options)  # type: ignore[no-untyped-call]
@@ -58,11 +58,11 @@ class RoutedClient(Redis):
         return [self._client_of(node) for node in sorted(self._directory.table.masters)]
 
     def node_of(self, key: str | bytes) -> Host | None:
-        """Return the node that had ``key`` when the cluster was asked last, None if it was not asked yet."""
+        """Return the node of ``key`` by the last answer of the cluster, or None before the first one."""
         return self._directory.table.owner(slot_of(key if isinstance(key, bytes) else key.encode()))
 
     def failed(self, error: Exception) -> None:
-        """Have another node asked for the slots where one was not the right one, or is away."""
+        """Ask another node for the slots, if ``error`` shows that this one is away, or not the right one."""
         if is_contact_error(error):
             self._directory.doubt()
 

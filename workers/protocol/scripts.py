@@ -1,7 +1,7 @@
 """Loads and runs the Lua scripts. One file is one transition. Its header is its contract.
 
 A script is put together from its own file and the shared parts it names (``--- @prelude``). It gets only the functions
-that it uses, because each call makes the functions of its script anew.
+that it uses, because each call creates the functions of its script again.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ COMMENT = re.compile(r"(?<!-)--(?!- @).*$", re.MULTILINE)
 
 
 class Script:
-    """One Lua script, run by its digest and loaded by itself where the server does not know it."""
+    """One Lua script, run by its digest. A server that does not know it gets its text."""
 
     def __init__(self, package: str, name: str) -> None:
         self.name = name
@@ -37,21 +37,21 @@ class Script:
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     async def run(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> Any:
-        """Run once. Raises what redis-py raises. After a lost contact the effect is unknown."""
+        """Run once. Raises redis-py's errors. After a lost contact the effect is unknown."""
         try:
             return await client.execute_command("EVALSHA", self.digest, len(keys), *keys, *args)
         except NoScriptError:
             return await client.execute_command("EVAL", self.source, len(keys), *keys, *args)
 
     def run_blocking(self, client: "redis.Redis", keys: Keys, args: Words) -> Any:
-        """Run once, in a thread that may block. Raises what redis-py raises."""
+        """Run once, in a thread that may block. Raises redis-py's errors."""
         try:
             return client.execute_command("EVALSHA", self.digest, len(keys), *keys, *args)
         except NoScriptError:
             return client.execute_command("EVAL", self.source, len(keys), *keys, *args)
 
     async def run_idempotent(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> Any:
-        """Run, and repeat after a lost contact. Only for scripts that guard every write by the state it changes."""
+        """Run, and repeat after a lost contact. Only for scripts that check the state before every write."""
         reply, _ = await self.run_until_answered(client, keys, args)
         return reply
 

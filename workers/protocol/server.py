@@ -1,6 +1,6 @@
-"""The answering server, and the advice if there is none.
+"""Checks the server that answers, and gives advice if none does.
 
-Whether it knows CLAIM is asked by a call without effect, because its version is no sure sign (Valkey, providers).
+A call without effect shows whether it knows CLAIM, because its version is no sure sign (Valkey, cloud providers).
 """
 
 import re
@@ -17,36 +17,35 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
-"""The first versions with what recovery needs. Valkey began with 7.2."""
+"""The oldest versions that recovery works with. Valkey began with 7.2."""
 
 
 def release_of(info: Mapping[str, Any]) -> str:
     """Return product and version by ``INFO server``. Valkey calls itself Redis 7.2.4 there, and adds its own version.
 
-    Raises UnsupportedServerError where it is neither, or too old.
+    Raises UnsupportedServerError if it is neither, or too old.
     """
     for product, name in (("Valkey", "valkey_version"), ("Redis", "redis_version")):
         if version := str(info.get(name, "")):
             if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST[product]:
                 oldest = ".".join(map(str, OLDEST[product]))
                 raise UnsupportedServerError(
-                    f"{product} {version} is older than {oldest}, the first version that has what recovery needs. "
-                    "Upgrade the server."
+                    f"{product} {version} is too old: recovery needs {product} {oldest} or later. Upgrade the server."
                 )
             return f"{product} {version}"
-    raise UnsupportedServerError("the server's INFO contains no version of Redis or Valkey.")
+    raise UnsupportedServerError("the server is neither Redis nor Valkey. Set redis_url to the address of one.")
 
 
-_ADDRESS = "Start one there, or set redis_url (REAPER_REDIS_URL) to the right address."
+_ADDRESS = "Start Redis there, or set redis_url (REAPER_REDIS_URL) to the right address."
 _AUTHORITY = "(REAPER_REDIS_CA_FILE)"
-_TLS = f"{_ADDRESS} It may speak TLS there (rediss://…), or none, or want redis_cert_file and redis_key_file."
+_TLS = f"{_ADDRESS} The server may need TLS (rediss://…), no TLS, or redis_cert_file and redis_key_file."
 _ADVICE = {
     "certificate has expired": "Renew its certificate.",
     "certificate is not valid for": "Write the name that its certificate is for in redis_url.",
     "CERTIFICATE_VERIFY_FAILED": f"Name the authority that signed its certificate in redis_ca_file {_AUTHORITY}.",
     "a certificate or key cannot be read": "Correct redis_ca_file, redis_cert_file or redis_key_file.",
-    "CERTIFICATE_REQUIRED": "It asks for a client certificate: set redis_cert_file and redis_key_file.",
-    "DB index": "It has fewer databases: end redis_url with a lower number, or with none.",
+    "CERTIFICATE_REQUIRED": "The server needs a client certificate: set redis_cert_file and redis_key_file.",
+    "DB index": "The server has fewer databases: end redis_url with a lower number, or with none.",
     **dict.fromkeys(("Connection reset", "Connection closed", "Timeout connecting"), _TLS),
 }
 """Advice by words of the error."""
@@ -57,7 +56,7 @@ _MEANT = {
 
 
 def _advice(error: RedisError | OSError) -> str:
-    """Return what to do about a server that was asked in vain."""
+    """Return advice on a failed call to a server."""
     if is_not_now(error):
         return "The server is not ready. Try again later."
     by_words = next((advice for words, advice in _ADVICE.items() if words in str(error)), _ADDRESS)
@@ -95,11 +94,11 @@ _OTHER_KINDS = {
 async def knows_claim(client: "Redis", absent: str) -> bool | None:
     """Return whether the server knows ``XREADGROUP … CLAIM`` (Redis 8.4), or None if our user may not ask.
 
-    ``absent`` is a missing key that our user may touch, or no stream. Raises what redis-py raises.
+    ``absent`` is a missing key that our user may touch, or no stream. Raises redis-py's errors.
     """
-    nobody = "stream-reaper:nobody"
+    group = "stream-reaper:none"
     try:
-        await client.execute_command("XREADGROUP", "GROUP", nobody, nobody, "CLAIM", "1000", "STREAMS", absent, ">")
+        await client.execute_command("XREADGROUP", "GROUP", group, "none", "CLAIM", "1000", "STREAMS", absent, ">")
     except ResponseError as error:
         cannot_tell = (Meaning.DENIED, Meaning.AWAY, Meaning.LOCKED_OUT)
         return None if meaning_of(error) in cannot_tell else not is_not_known(error)

@@ -46,7 +46,7 @@ def _bytes(word: Any) -> bytes:
 
 @dataclass(frozen=True)
 class SlotTable:
-    """The owners of slots. A primary that Sentinels name owns all of them."""
+    """The owners of slots. A master that Sentinels name owns all of them."""
 
     ranges: tuple[tuple[int, int, Host], ...] = ()
     """First and last slot, and the node that takes their writes."""

@@ -18,7 +18,7 @@ from workers.protocol.address import Host
 from workers.protocol.directory import Directory
 from workers.protocol.meaning import AllInUseError, NotSentError, is_failover_error
 
-NEWCOMER_TIMEOUT_S = 0.5
+REJECTION_TIMEOUT_S = 0.5
 """How long a connection that was rejected listens for the reason."""
 
 
@@ -30,7 +30,7 @@ class Route:
         self._slot = slot
 
     async def lead(self, connection: Any) -> bool:
-        """Have ``connection`` lead there. Return whether it is connected, and did already."""
+        """Point ``connection`` to that server. Return whether it was connected to it already."""
         with suppress(RedisError, OSError):  # a failover may be under way
             if connection.is_connected and _host_of(connection) != await self._directory.owner(self._slot):
                 await connection.disconnect(nowait=True)
@@ -50,7 +50,7 @@ class Route:
             connection.host, connection.port = self._directory.owner_blocking(self._slot)
 
     def failed(self, error: Exception) -> None:
-        """Have another server asked where one answered that it does not take writes now."""
+        """Ask another server the next time, if ``error`` shows that this one does not take writes now."""
         if is_failover_error(error):
             self._directory.doubt()
 
@@ -76,7 +76,7 @@ class _Improved(AbstractConnection):
         try:
             await super().connect()  # type: ignore[no-untyped-call]
         except RedisConnectionError as error:
-            reason = await _said_to_newcomers(self) if type(error) is RedisConnectionError else ""
+            reason = await _rejection_reason(self) if type(error) is RedisConnectionError else ""
             if reason:
                 raise RedisConnectionError(reason) from error
             raise
@@ -87,7 +87,7 @@ class _Improved(AbstractConnection):
         return [hiredis.pack_command(args if len(words) == 1 else (*words, *args[1:]))]
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: ARG002 - off
-        """As redis-py's own, which bounds it by `asyncio.wait_for`. Before Python 3.12 that swallows cancellations."""
+        """Send as redis-py does, but without `asyncio.wait_for`, which swallows cancellations before Python 3.12."""
         if not self.is_connected:
             await self.connect()
         elif self.route and not await self.route.lead(self):
@@ -123,7 +123,7 @@ class _Improved(AbstractConnection):
         return await super().can_read()
 
     async def disconnect(self, *arguments: Any, **options: Any) -> None:
-        with suppress(RedisTimeoutError):  # the event loop hung during the wait for the end; it is closed
+        with suppress(RedisTimeoutError):  # the event loop hung during the wait, and the connection is closed
             await super().disconnect(*arguments, **options)
 
 
@@ -141,7 +141,7 @@ class Pool(BlockingConnectionPool):
     """Gives out connected connections first, because the server may accept no more clients."""
 
     async def get_connection(self, *words: Any, **options: Any) -> AbstractConnection:
-        """Return a connected connection. Raises what redis-py raises, or AllInUseError."""
+        """Return a connected connection. Raises AllInUseError and redis-py's errors."""
         self._available_connections.sort(key=lambda one: one.is_connected)
         try:
             connection = await super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
@@ -162,7 +162,7 @@ class ConnectedFirst(LifoQueue[Any]):
 
 
 def _read_certificates(connection: SSLConnection) -> None:
-    """Read them anew, because they are renewed under way. The error names the files."""
+    """Read the certificates again, because they are renewed under way. The error names the files."""
     context = connection.ssl_context
     context.context = None
     try:
@@ -172,14 +172,14 @@ def _read_certificates(connection: SSLConnection) -> None:
         raise RedisConnectionError(f"a certificate or key cannot be read ({files}): {error}") from error
 
 
-async def _said_to_newcomers(connection: AbstractConnection) -> str:
+async def _rejection_reason(connection: AbstractConnection) -> str:
     """Return why the server turns new connections away, or ''.
 
-    It says so before it is asked, and closes. A client that writes sees only the reset, so this one only reads.
+    The server sends the reason unasked, and closes. A client that writes sees only the reset, so this one only reads.
     """
     if isinstance(connection, SSLConnection):
         return ""
-    with suppress(OSError, anyio.EndOfStream, anyio.BrokenResourceError), anyio.move_on_after(NEWCOMER_TIMEOUT_S):
+    with suppress(OSError, anyio.EndOfStream, anyio.BrokenResourceError), anyio.move_on_after(REJECTION_TIMEOUT_S):
         path = getattr(connection, "path", None)
         stream = (
             await anyio.connect_unix(path)

@@ -24,17 +24,14 @@ BACKLOG = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The argument of a callback: the name of the event, and its facts with the keys of the journal's ``data``."""
+    """The argument of a callback, which is the name of an event, and its facts under their names in the journal."""
 
     name: str
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 class Callbacks:
-    """A registry of callbacks by event name, and the one task that calls them in order.
-
-    It is created at import time, so it holds no part of an event loop before `run`.
-    """
+    """A registry of callbacks by event name, and the one task that calls them in order. Create it at any time."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
@@ -54,11 +51,11 @@ class Callbacks:
         return register
 
     def wants(self, name: str) -> bool:
-        """Tell whether the event has a callback, so that callers need not gather facts in vain."""
+        """Return whether the event has a callback. Otherwise callers need not gather facts."""
         return name in self._registered
 
     def report(self, name: str, **facts: Any) -> None:
-        """Queue a report; returns at once. Called from the event loop's thread."""
+        """Queue a report, and return at once. Call it in the event loop's thread."""
         if name in self._registered and len(self._waiting) < BACKLOG:
             self._waiting.append(Report(name, facts))
             if self._arrived is not None:
@@ -86,5 +83,7 @@ class Callbacks:
                 if not exits and ends(error, current_task()):
                     raise
                 logger.exception("callback failed: %s", fields(event=report.name))
-                if exits:  # as they are, they would end the event loop before anything is closed
-                    raise HandlerExitError(f"a callback for {report.name!r} raised {describe(exits[0])}") from exits[0]
+                if exits:  # the exit itself would end the event loop before the connections are closed
+                    raise HandlerExitError(
+                        f"a callback for {report.name!r} ended the worker: {describe(exits[0])}"
+                    ) from exits[0]

@@ -16,13 +16,13 @@ _read: Callable[[], float] = time.monotonic
 
 
 def monotonic() -> float:
-    """Return seconds of this process's monotonic clock, in any thread: that of its event loop, too."""
+    """Return seconds of this process's monotonic clock, in any thread. It is also the clock of the event loop."""
     return _read()
 
 
 @contextmanager
 def going_by(read: Callable[[], float]) -> Iterator[None]:
-    """Have `monotonic` return what ``read`` says while the block runs, in all threads; an event loop's own, say."""
+    """Make ``read`` the clock of `monotonic` in all threads while the block runs. The simulation uses it."""
     global _read  # noqa: PLW0603 - a process has one clock
     before, _read = _read, read
     try:
@@ -32,16 +32,16 @@ def going_by(read: Callable[[], float]) -> Iterator[None]:
 
 
 def monotonic_ms() -> int:
-    """Return milliseconds of the event loop's monotonic clock (virtual where the loop's is)."""
+    """Return milliseconds of the event loop's monotonic clock, which can be virtual."""
     return int(anyio.current_time() * 1000)
 
 
 async def server_ms(client: Redis) -> int:
-    """Return the server's time in milliseconds. Raises what redis-py raises."""
+    """Return the server's time in milliseconds. Raises redis-py's errors."""
     return time_ms(await client.time())
 
 
 def time_ms(reply: Any) -> int:
-    """Return a reply of TIME in milliseconds."""
+    """Return the milliseconds of a reply of TIME."""
     seconds, microseconds = reply
     return int(seconds) * 1000 + int(microseconds) // 1000

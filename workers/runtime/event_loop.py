@@ -28,7 +28,7 @@ def run_in_loop(function: Callable[[*ArgumentTs], Awaitable[ResultT]], *argument
 
 
 def require_asyncio(what: str) -> asyncio.AbstractEventLoop:
-    """Return the event loop. Raises ConfigurationError if it is not asyncio's. ``what`` begins the message.
+    """Return the event loop. Raises ConfigurationError if it is not asyncio's. The message begins with ``what``.
 
     Call it in the task that starts the work. From then on anyio knows the event loop in callbacks, too.
     """
@@ -36,16 +36,15 @@ def require_asyncio(what: str) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         raise ConfigurationError(
-            f"{what} needs an asyncio or uvloop event loop, and this is another one. Under trio, use a thread with "
-            "an event loop "
-            'of its own: anyio.from_thread.start_blocking_portal("asyncio").'
+            f"{what} needs an asyncio or uvloop event loop, and this is another one. Under trio, use a thread with an "
+            'event loop of its own: anyio.from_thread.start_blocking_portal("asyncio").'
         ) from None
     _tell_anyio()
     return loop
 
 
 def _tell_anyio() -> None:
-    """Tell sniffio the name of the event loop, because ``asyncio.run`` does not.
+    """Give sniffio the name of the event loop, because ``asyncio.run`` does not.
 
     anyio asks sniffio if another library has installed it. In a callback there is no task that would give the answer.
     """

@@ -41,9 +41,9 @@ NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 Obstacles = Callable[[], Sequence[str]]
-"""Returns why a process is not ready, without asking Redis. Called in the health server's thread."""
+"""Returns the reasons why a process is not ready, without a call to Redis. Called in the health server's thread."""
 Pages = Callable[[Redis], "Sequence[BaseRoute]"]
-"""Makes further routes, with the client that they use."""
+"""Makes further routes, which use the client."""
 
 
 class Pulse:
@@ -60,7 +60,7 @@ class Pulse:
         """Stop beating."""
         self._next.cancel()
 
-    def ailments(self) -> list[str]:
+    def failures(self) -> list[str]:
         """Return the reason to restart the process, if its loop has not run for too long."""
         silent_s = monotonic() - self.beat_at
         return [f"the event loop has not answered for {silent_s:.0f} s"] if silent_s > LIVENESS_TIMEOUT_S else []
@@ -120,7 +120,7 @@ def _serve(server: "Server", listener: socket.socket, clients: Iterable[Redis]) 
     try:
         asyncio.run(serve())
     except Exception:
-        logger.exception("health server failed; the service continues without it")
+        logger.exception("health server failed, the service continues without it")
     finally:
         listener.close()
 
@@ -159,7 +159,7 @@ def _probe_routes(pulse: Pulse, obstacles: Obstacles, client: Redis) -> "list[Ba
         return JSONResponse(state, 503 if reasons else 200, NO_STORE)
 
     async def livez(_request: "Request") -> Response:
-        return answer(pulse.ailments())
+        return answer(pulse.failures())
 
     async def readyz(_request: "Request") -> Response:
         if reasons := obstacles():

@@ -76,7 +76,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str, log_format: str) -> None:
-    """Write log lines to standard error, because standard output has the results."""
+    """Write log lines of at least ``level`` to standard error, because standard output has the results."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == JSON else ConsoleFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])

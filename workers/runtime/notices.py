@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from workers.protocol.connection import COMMAND_TIMEOUT_S, connection_of_ones_own, reader_client
+from workers.protocol.connection import COMMAND_TIMEOUT_S, own_connection, reader_client
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import text
@@ -37,22 +37,22 @@ class Notices:
     def __init__(self, client: Redis) -> None:
         self._client = client
         self._wakes: dict[str, list[Wake]] = {}
-        self._unsubscribed: set[str] = set()
         self._changed = anyio.Event()
-        self._told = False
+        self._is_logged = False
 
     def add(self, wake: Wake, channels: Iterable[str]) -> None:
         """Call ``wake`` at every notice on ``channels``, and after every connection."""
         for name in channels:
-            if name not in self._wakes:
-                self._unsubscribed.add(name)
             self._wakes.setdefault(name, []).append(wake)
         self._changed.set()
 
     def remove(self, wake: Wake, channels: Iterable[str]) -> None:
-        """Call it no more."""
+        """Call ``wake`` no more for ``channels``."""
         for name in channels:
             self._wakes[name].remove(wake)
+            if not self._wakes[name]:
+                del self._wakes[name]
+        self._changed.set()
 
     async def run(self) -> None:
         """Listen until cancelled. Connect again after errors of Redis."""
@@ -65,25 +65,31 @@ class Notices:
 
     def _log_once(self, error: Exception) -> None:
         """Log once that the user lacks the permission. Other parts of the process log outages."""
-        if not (is_contact_error(error) or self._told):
-            self._told = True
+        if not (is_contact_error(error) or self._is_logged):
+            self._is_logged = True
             logger.warning(
                 "scheduled jobs can start some seconds late, notices are not available: %s",
                 fields(cause=in_words(error)),
             )
 
     async def _listen(self) -> None:
-        async with connection_of_ones_own(self._client) as connection, anyio.create_task_group() as tasks:
-            self._unsubscribed = set(self._wakes)
+        async with own_connection(self._client) as connection, anyio.create_task_group() as tasks:
             tasks.start_soon(self._subscribe, connection)
             await self._read(connection)
 
     async def _subscribe(self, connection: AbstractConnection) -> None:
-        """Subscribe to new channels, and ping meanwhile. Old ones stay, because groups are seldom removed."""
+        """Subscribe to the channels that have waiters, unsubscribe from the others, and ping meanwhile."""
+        subscribed = set[str]()
         while True:
-            self._changed = anyio.Event()  # before the call, because a channel can be added during it
-            new, self._unsubscribed = self._unsubscribed, set()
-            await connection.send_command(*(("SUBSCRIBE", *sorted(new)) if new else ("PING",)))
+            self._changed = anyio.Event()  # before the calls, because a channel can be added during them
+            wanted = set(self._wakes)
+            if new := wanted - subscribed:
+                await connection.send_command("SUBSCRIBE", *sorted(new))
+            if old := subscribed - wanted:
+                await connection.send_command("UNSUBSCRIBE", *sorted(old))
+            if wanted == subscribed:
+                await connection.send_command("PING")
+            subscribed = wanted
             with anyio.move_on_after(PING_S):
                 await self._changed.wait()
 

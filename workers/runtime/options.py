@@ -1,4 +1,4 @@
-"""Builds command lines. It has options from settings classes, shared types of options, and the form of errors.
+"""Builds command lines, with options from settings classes, shared types of options, and the form of errors.
 
 Each field of a settings class is one flag. A flag that is not given is None. `workers.runtime.settings.load_settings`
 reads and checks the values, by the same rules as those from the environment and the file.
@@ -156,7 +156,7 @@ def examples(*lines: str) -> str:
 
 
 def help_end(*lines: str, ok: str = "done", no: str = "", redis: bool = True) -> str:
-    """Return the help behind the options. ``ok`` and ``no`` explain exit codes 0 and 1. ``redis``: 3 is possible."""
+    """Return the help behind the options. ``ok`` and ``no`` explain 0 and 1. With ``redis``, 3 is possible."""
     status = [f"  0  {ok}", *([f"  {NEGATIVE_EXIT}  {no}"] if no else []), f"  {USAGE_EXIT}  wrong usage or settings"]
     status += [f"  {UNREACHABLE_EXIT}  Redis is unreachable"] if redis else []
     return "\n".join(["\b", "Exit status:", *status, "", examples(*lines)])
@@ -166,7 +166,7 @@ def log_options(command: CommandT) -> CommandT:
     """Add the flags of services that log. Pass their values to `log_to_stderr`."""
     levels, formats = click.Choice(("debug", "info", "warning", "error")), click.Choice(LOG_FORMATS)
     level = click.option("--log-level", type=levels, default="info", show_default=True, help="Lowest level to log.")
-    summary = "Log lines for people, or JSON, one object a line."
+    summary = "Log lines as text, or as one JSON object for each line."
     return level(click.option("--log-format", type=formats, default=CONSOLE, show_default=True, help=summary)(command))
 
 
@@ -179,7 +179,7 @@ class DurationType(click.ParamType[float]):
         self._least, self._most = least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the typed text. A default is a number."""
+        """Read the typed text. click also passes the number that was read."""
         number = value if isinstance(value, (int, float)) else seconds_in(value)
         if number is None:
             self.fail(f"{value!r} is not {A_DURATION}.", param, ctx)
@@ -206,7 +206,7 @@ class GroupType(click.ParamType[GroupKeys]):
 
 
 def output_option(**more: Any) -> Callable[[CommandT], CommandT]:
-    """Add ``--output FILE``. A file that cannot exist is rejected before the command starts, because it takes long."""
+    """Add ``--output FILE``. A file that cannot exist is rejected before the long work of the command."""
     path = click.Path(dir_okay=False, writable=True, path_type=Path)
     return click.option("--output", metavar="FILE", type=path, callback=_in_a_folder, **more)
 
@@ -221,7 +221,7 @@ group_option = click.option("--group", "keys", metavar="STREAM/GROUP", type=Grou
 
 
 def format_option(summary: str = "Print text, or JSON on one line.") -> Callable[[CommandT], CommandT]:
-    """Add ``-o json``. The command gets ``machine``. It is read first, because it is the format of errors, too."""
+    """Add ``-o json``. The command gets ``machine``. The option is read first, because it also formats errors."""
     return click.option(
         "-o", "--format", _MACHINE, type=click.Choice((TEXT, JSON)), default=TEXT, show_default=True, is_eager=True,
         callback=lambda _context, _option, chosen: chosen == JSON, help=summary,
@@ -230,7 +230,7 @@ def format_option(summary: str = "Print text, or JSON on one line.") -> Callable
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Print each sentence of an error of ours on a line, or for a machine one document, and exit."""
+    """Print each sentence of a StreamReaperError on a line, or for a machine one document, and exit."""
     try:
         yield
     except (StreamReaperError, BaseExceptionGroup) as error:

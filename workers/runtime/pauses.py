@@ -16,7 +16,7 @@ LONGEST_PAUSE_S = 0.75
 
 
 def pause_s(failures: int) -> float:
-    """Return the pause after so many failures in a row; jittered, so that workers do not come back all at once."""
+    """Return the pause in seconds after so many failures in a row. A random part spreads the attempts of workers."""
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10)) * random.uniform(0.5, 1)
 
 

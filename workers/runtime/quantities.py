@@ -1,4 +1,4 @@
-"""Durations as people write them: ``500ms``, ``30s``, ``24h``. A number without a unit is seconds."""
+"""Durations as people write them, for example ``500ms`` or ``24h``. A number without a unit is seconds."""
 
 import re
 from datetime import timedelta
@@ -16,7 +16,7 @@ def seconds_in(written: str) -> float | None:
 
 
 def written(duration: timedelta) -> str:
-    """Return a duration in the largest unit that gives a whole number: ``30s``, ``5m``, ``0.5s``."""
+    """Return a duration in the largest unit that gives a whole number, for example ``5m`` or ``0.5s``."""
     seconds = duration.total_seconds()
     for unit, size in reversed(_UNITS_S.items()):
         if seconds and size >= 1 and not seconds % size:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     ValidationError,
@@ -24,7 +25,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from workers.protocol.address import SHARED_URL, with_options
 from workers.protocol.credentials import came_from
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.quantities import A_DURATION, seconds_in
+from workers.runtime.quantities import A_DURATION, seconds_in, written
 from workers.runtime.settings_errors import did_you_mean, explain
 
 LONGEST = timedelta(days=3660)
@@ -70,7 +71,16 @@ JournalMaxlen = Annotated[
 
 def seconds(default: float | None, description: str, *, least: timedelta = timedelta(milliseconds=1)) -> Any:
     """Return a field for a duration. ``default`` is in seconds, or None. ``least`` is the shortest duration."""
-    return Field(default=None if default is None else timedelta(seconds=default), ge=least, description=description)
+
+    def long_enough(value: timedelta | None) -> timedelta | None:
+        if value is not None and value < least:
+            raise ValueError(f"Write a duration of at least {written(least)}")
+        return value
+
+    start = None if default is None else timedelta(seconds=default)
+    field: Any = Field(default=start, description=description, json_schema_extra={"shortest": written(least)})
+    field.metadata.append(AfterValidator(long_enough))  # the sentence of ``ge`` has another notation for durations
+    return field
 
 
 def to_ms(duration: timedelta) -> int:
@@ -130,7 +140,7 @@ _PROGRAMS = (
     "workers.settings:WorkerSettings",
     "reaper.pipeline.settings:PipelineSettings",
 )
-"""Their settings may stand in one environment and in one file."""
+"""Programs whose settings may be in one environment and in one file."""
 
 _TLS = {
     "redis_ca_file": "ssl_ca_certs",
@@ -167,7 +177,7 @@ class ProgramSettings(Settings):
     def _one_address(cls, given: Any) -> Any:
         """Take the address of `REDIS_URL` if there is no other, and add the certificate files as its options."""
         if not isinstance(given, dict) or not isinstance(given.get(ADDRESS, DEFAULT_URL), str):
-            return given  # pydantic says so
+            return given  # pydantic rejects it
         if ADDRESS not in given and os.environ.get(SHARED_URL):
             given = {**given, ADDRESS: os.environ[SHARED_URL]}
         url = given.get(ADDRESS, cls.model_fields[ADDRESS].default).strip()
@@ -224,7 +234,8 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"cannot read settings file {file}: {getattr(error, 'strerror', error)}.") from error
+        cause = getattr(error, "strerror", error)
+        raise ConfigurationError(f"cannot read settings file {file}: {cause}. Correct the file or its path.") from error
     for name in values:
         if name not in kind.model_fields and name not in (known := _all_settings(kind)):
             raise ConfigurationError(f"unknown setting {name!r} in {file}{did_you_mean(name, known)}")
@@ -256,7 +267,7 @@ def _check_environment(kind: type[Settings], prefix: str) -> None:
 
 
 def _all_settings(kind: type[Settings]) -> set[str]:
-    """Return the names of all settings that may stand beside those of ``kind``, its own included."""
+    """Return the names of ``kind``'s settings, and of those of programs that share its environment and file."""
     programs = _PROGRAMS if issubclass(kind, ProgramSettings) else ()
     beside = (resolve_name(program).model_fields for program in programs)
     return set(kind.model_fields).union(*beside)

@@ -1,4 +1,4 @@
-"""Classifies errors of users' functions: a failure of the function, or the end of its task or process.
+"""Distinguishes errors of users' functions, which are a failure of the function, or the end of its task or process.
 
 ``except Exception`` cannot distinguish them. Libraries in other languages raise BaseException in a panic. An awaited
 function can leak a GeneratorExit or CancelledError. A task group puts exits into a group.
@@ -21,7 +21,7 @@ def current_task() -> "asyncio.Task[Any] | None":
 
 
 def ends(error: BaseException, task: "asyncio.Task[Any] | None") -> bool:
-    """Whether ``error`` of a user's function, which ``task`` called, ends the task or the process."""
+    """Return whether ``error`` of a user's function, which ``task`` called, ends the task or the process."""
     if isinstance(error, asyncio.CancelledError):
         return task is not None and task.cancelling() > 0
     if isinstance(error, GeneratorExit):

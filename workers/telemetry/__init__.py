@@ -1,4 +1,4 @@
-"""Traces and metrics: their names, the spans of deliveries, instruments, and exporters.
+"""Traces and metrics, with their names, the spans of deliveries, instruments, and exporters.
 
 `names` and `instruments` define every name, and a test compares them with ``docs/telemetry.md``.
 
@@ -8,6 +8,6 @@ Rules:
 - Job IDs are attributes of spans, never labels of metrics.
 - Telemetry never stops or delays a job.
 
-Not every span arrives: a process that is killed loses the spans that it has not exported. The span `recover` then says
-which worker had the delivery, and until when.
+A process that is killed loses the spans that it has not exported. The span `recover` then contains the worker that had
+the delivery, and the end of its time.
 """

@@ -18,7 +18,7 @@ from workers.telemetry import names as telemetry
 from workers.telemetry.names import Attributes
 
 _FORM = TraceContextTextMapPropagator()
-"""The W3C form, whose names are those of the fields."""
+"""The W3C form. Its names are those of the fields."""
 
 
 def read_context(traceparent: bytes, tracestate: bytes = b"") -> SpanContext | None:

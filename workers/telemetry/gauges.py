@@ -1,9 +1,7 @@
-"""Gauges of groups.
+"""Gauges of groups, which show the last values of each group when metrics are collected.
 
-They hold the last values of each group, and show them when metrics are collected. The same in both recovery modes.
-
-The holder of the lease reads the values in reaper mode, and every worker in embedded mode. Collecting happens in
-another thread, which only reads what was last seen.
+The holder of the lease reads the values in reaper mode, and every worker in embedded mode. Metrics are collected in
+another thread, which only uses the last values.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,13 +16,13 @@ from workers.telemetry.instruments import OBSERVATIONS, Gauge
 from workers.telemetry.names import Attributes
 
 LOOK_INTERVAL_S = 10.0
-"""How often to look: what is collected is at most that old."""
+"""How often the values are read."""
 
-OF_ITS_WORK = (instruments.REFUSES, instruments.HELD)
-"""What no look at the server shows: who recovers knows it of its own work."""
+OF_ITS_WORK = (instruments.REFUSES, instruments.UNDELIVERABLE)
+"""Gauges whose values are not in Redis. The process that recovers knows them from its work."""
 
 Known = Mapping[GroupKeys, Mapping[Gauge, float]]
-"""Of each group the values of `OF_ITS_WORK`, as far as they are known."""
+"""The known values of `OF_ITS_WORK`, by group."""
 
 Values = Iterator[tuple[float, Attributes]]
 
@@ -40,7 +38,7 @@ class GroupGauges:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show what is seen while the block runs."""
+        """Show the values while the block runs."""
         with ExitStack() as ends:
             for known in OF_ITS_WORK:
                 ends.callback(OBSERVATIONS.add(known, partial(self._of_the_work, known)))
@@ -59,7 +57,7 @@ class GroupGauges:
 
 
 def labels_of(keys: GroupKeys) -> Attributes:
-    """Return the labels of everything that is measured of a group."""
+    """Return the labels of all metrics of a group."""
     return {telemetry.DESTINATION: keys.stream, telemetry.GROUP: keys.group}
 
 

@@ -32,7 +32,9 @@ RECOVERY_LATENCY = _duration(
     "reaper.recovery.latency", "How long after its visibility deadline a delivery was recovered."
 )
 WRITES_REFUSED = METER.create_counter(
-    "reaper.writes.refused", "{write}", "Writes that came too late: an earlier term's, or a worker's that lost its job."
+    "reaper.writes.refused",
+    "{write}",
+    "Writes that came too late, by a replica without the lease or a worker without the delivery.",
 )
 LOST_DELIVERIES = METER.create_counter(
     "reaper.lost_deliveries",
@@ -50,13 +52,13 @@ SCAN_DURATION = _duration("reaper.scan.duration", "How long a scan of a group's 
 
 
 def record_lateness(idle_ms: int, visibility_s: float, labels: Attributes) -> None:
-    """Measure how late a delivery was recovered that was idle for so long."""
+    """Measure how late a delivery was recovered that had been idle for ``idle_ms``."""
     if idle_ms >= 0:  # otherwise it had no owner and no deadline
         RECOVERY_LATENCY.record(max(0.0, idle_ms / 1000 - visibility_s), labels)
 
 
 class Gauge(NamedTuple):
-    """Something that is looked at when metrics are collected."""
+    """A metric whose value is read when metrics are collected."""
 
     name: str
     unit: str
@@ -73,18 +75,20 @@ PENDING_AGE = Gauge("reaper.pending.oldest_age", "s", "Idle time of the oldest p
 SCHEDULED = Gauge("reaper.scheduled", "{job}", "Jobs that wait for their time.")
 QUARANTINED = Gauge("reaper.quarantined", "{job}", "Quarantined jobs, and released ones that are not settled.")
 PAUSED = Gauge("reaper.recovery.paused", "{group}", "1 while an operator has paused recovery of the group.")
-REFUSES = Gauge("reaper.recovery.refuses", "{group}", "1 while recovery refuses the group, as it is laid out now.")
-HELD = Gauge("reaper.held", "{delivery}", "Overdue deliveries that cannot be made ready again, and stay pending.")
+REFUSES = Gauge(
+    "reaper.recovery.refuses", "{group}", "1 while the redelivery policy does not support the stream of the group."
+)
+UNDELIVERABLE = Gauge("reaper.undeliverable", "{delivery}", "Overdue deliveries that cannot be redelivered.")
 DEAD_LETTERS = Gauge("reaper.dead_letters", "{job}", "Dead letters that are kept.")
-REFUSED = Gauge("reaper.refused", "{part}", "Parts of the process' work that Redis refuses now; 0 = none.")
+REFUSED = Gauge("reaper.refused", "{part}", "Parts of the process whose calls Redis rejects now.")
 
 GAUGES = (
-    LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, RECOVERY_WAIT, PAUSED, REFUSES, HELD, IN_FLIGHT, READY_AGE,
+    LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, RECOVERY_WAIT, PAUSED, REFUSES, UNDELIVERABLE, IN_FLIGHT, READY_AGE,
     PENDING_AGE, SCHEDULED, QUARANTINED, DEAD_LETTERS, REFUSED,
 )  # fmt: skip
 
 Look = Callable[[], Iterable[tuple[float, Attributes]]]
-"""Returns values with their labels; called in the thread that collects."""
+"""Returns values with their labels. Called in the thread that collects."""
 
 
 class Observations:

@@ -30,7 +30,7 @@ RECOVERY_MODE = "reaper.recovery.mode"
 FENCING_TOKEN = "reaper.fencing_token"  # noqa: S105 - a number that grows, and no secret
 IDLE_MS = "reaper.idle_ms"
 LOSS = "reaper.loss"
-"""The outcome of a delivery whose consumer or group a third party deleted, or the kind of the deleted thing."""
+"""The outcome of a delivery whose consumer or group a third party deleted, or ``group`` or ``consumer``."""
 NAMESPACE = "reaper.namespace"
 PATTERN = "reaper.pattern"
 """The pattern that found a group. With many groups it stands for stream and group."""
@@ -55,15 +55,15 @@ def common(operation: str, kind: str, stream: str, group: str = "") -> Attribute
     return attributes | {GROUP: group} if group else attributes
 
 
-# ---- whether anybody listens
+# ---- whether they are exported
 
 
 def is_tracing() -> bool:
-    """Tell whether spans go anywhere: a program, or the command line, has set a tracer provider."""
+    """Return whether spans are exported, because a program or the command line has set a tracer provider."""
     return not isinstance(trace.get_tracer_provider(), (ProxyTracerProvider, NoOpTracerProvider))
 
 
 def is_measuring() -> bool:
-    """Tell whether metrics go anywhere."""
+    """Return whether metrics are exported."""
     provider = metrics.get_meter_provider()
     return not isinstance(provider, NoOpMeterProvider) and "Proxy" not in type(provider).__name__

@@ -17,7 +17,7 @@ from workers.telemetry.names import Attributes
 
 @contextmanager
 def sending(stream: str, jobs: Sequence[PackedJob]) -> Iterator[None]:
-    """Report the block as one `send`. Without an exporter this costs next to nothing."""
+    """Report the block as one `send`. Without an exporter it is nearly free."""
     if not jobs:
         yield
         return

@@ -1,4 +1,4 @@
-"""Sets telemetry up for the command lines, if OpenTelemetry's own variables ask for it. Libraries only use the API.
+"""Sets up telemetry for the command lines, if OpenTelemetry's own variables demand it. Libraries only use the API.
 
 ``OTEL_EXPORTER_OTLP_ENDPOINT``, or the endpoint of one signal, exports by OTLP/HTTP. ``OTEL_TRACES_EXPORTER`` and
 ``OTEL_METRICS_EXPORTER`` can be ``otlp`` or ``none``. ``OTEL_SDK_DISABLED`` turns telemetry off. The SDK and its
@@ -18,7 +18,7 @@ GOODBYE_S = 2.0
 
 
 def exports(signal: str) -> bool:
-    """Tell whether to export TRACES or METRICS. Raises ConfigurationError."""
+    """Return whether to export TRACES or METRICS. Raises ConfigurationError."""
     variable = f"OTEL_{signal}_EXPORTER"
     chosen = os.environ.get(variable, "").strip().lower()
     if chosen not in ("", "otlp", "none"):

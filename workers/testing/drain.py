@@ -52,7 +52,7 @@ class DeadLetter:
     reason: str
     """``max_deliveries``, ``rejected``, ``timeout``, or the reason that the handler gave."""
     error: str
-    """The last error: ``Type: message``."""
+    """The last error, as ``Type: message``."""
     fields: dict[bytes, bytes]
     deliveries: int
     """How many of its deliveries count."""
@@ -96,16 +96,9 @@ async def run_until_drained_async(
 ) -> Drained:
     """Enqueue ``jobs``, run ``worker`` until its group is drained, and return the result.
 
-    Args:
-        worker: The worker.
-        jobs: Fields, or `NewJob` objects.
-        redis_url: The server of the tests.
-        patience: The longest time in seconds without a finished job.
-        **settings: Settings that override the program's. The environment is not read.
-
-    Raises:
-        NotDrainedError: No job ended for ``patience`` seconds.
-        ConfigurationError: The settings are invalid.
+    The jobs are fields, or `NewJob` objects. ``redis_url`` is the server of the tests. Further settings override those
+    of the program. The environment is not read. Raises NotDrainedError if no job ended for ``patience`` seconds, and
+    ConfigurationError if the settings are invalid.
     """
     ours = {"recovery": RecoveryMode.EMBEDDED, "backoff_base": 0}
     chosen = settings_of(worker, **ours | settings, redis_url=redis_url)
@@ -141,7 +134,7 @@ def _dead_letter(flat: list[bytes]) -> DeadLetter:
 async def _wait_until_drained(
     client: Redis, keys: GroupKeys, worker: Worker, running: asyncio.Task[None], patience_s: float
 ) -> None:
-    """Wait until no job is left, and skip the time until scheduled jobs are due. Raises what the worker raises."""
+    """Wait until no job is left, and skip the time until scheduled jobs are due. Raises the worker's errors."""
     ended, since = -1, monotonic()
     while True:
         left = await look_at_group(client, keys)
@@ -155,7 +148,7 @@ async def _wait_until_drained(
         if ended != (ended := counts.acked + counts.dead_lettered):
             since = monotonic()
         elif monotonic() - since > patience_s:
-            raise _not_drained(worker, keys, f"no job came to its end for {patience_s:g} s", left)
+            raise _not_drained(worker, keys, f"no job ended for {patience_s:g} s", left)
         if not left.oldest_ready_ms and not left.in_flight:
             await _skip_time(client, keys)
         await anyio.sleep(_POLL_S)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from workers.loop.dispatch import Handlers
 from workers.loop.execution import Retry, execute
-from workers.loop.handlers import Handler, checked, come_to
+from workers.loop.handlers import Handler, checked, outcome_of
 from workers.loop.in_flight import Delivery, Source
 from workers.loop.job import Job
 from workers.new_jobs import Fields, NewJob, encode_job
@@ -41,7 +41,7 @@ class Retried:
 
     reason: str = ""
     delay: float | None = None
-    """In how many seconds, if the handler said it. Otherwise the worker's backoff decides."""
+    """The delay in seconds that the handler chose, or None if the worker's backoff decides."""
     counts: bool = True
     """It used up a delivery."""
     dead_letter: bool = False
@@ -54,7 +54,7 @@ class Rejected:
 
     reason: str = "rejected"
     error: str = ""
-    """The error that it was raised from: ``raise Reject("malformed") from error``."""
+    """The error that it was raised from, as in ``raise Reject("malformed") from error``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Failed:
     dead_letter: bool = False
     """It was the job's last delivery, so the job becomes a dead letter instead."""
     exception: BaseException | None = field(default=None, compare=False)
-    """What was raised, with its traceback."""
+    """The exception, with its traceback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +106,12 @@ async def run_handler_async(
 ) -> Result:
     """Run ``handler``, or the handler of a worker, with one job, and return the result of the job.
 
-    A plain function runs in a thread, as in a worker.
+    A plain function runs in a thread, as in a worker. The job is its fields, or a `NewJob`. ``deliveries`` is the
+    number of this delivery. ``max_deliveries`` is the limit of the job, by default the worker's, or 3. `Job.extend`
+    returns ``extend``, or raises it if it is an exception.
 
-    Args:
-        handler: The handler or the worker.
-        job: Fields, or a `NewJob`.
-        deliveries: Which delivery of the job this is.
-        max_deliveries: The limit of the job. Default: the worker's, or 3.
-        extend: The result of `Job.extend`, or an exception that it raises.
-
-    Raises:
-        InvalidJobError: A producer would reject the job.
-        ValueError: The delivery is out of range.
-        ConfigurationError: A worker would reject the handler.
+    Raises InvalidJobError if a producer would reject the job, ValueError if the delivery is out of range, and
+    ConfigurationError if a worker would reject the handler.
     """
     settings = settings_of(handler if isinstance(handler, Worker) else Worker())
     limit = max_deliveries or settings.max_deliveries or DEFAULT_MAX_DELIVERIES
@@ -130,7 +123,7 @@ async def run_handler_async(
 
     async def call(one: Job) -> object:
         try:
-            answer = await come_to(await invoke(one))
+            answer = await outcome_of(await invoke(one))
         except BaseException as error:
             raised.append(error)
             raise

@@ -19,25 +19,25 @@ from workers.testing import run_until_drained as drain
 
 @pytest.fixture(scope="session")
 def redis_server_process() -> Iterator[RedisServer]:
-    """The server of this test run: started when it is first asked for, and ended with the run."""
+    """The server of this test run. It starts at its first use, and ends with the run."""
     with RedisServer.started() as server:
         yield server
 
 
 @pytest.fixture
 def redis_server(redis_server_process: RedisServer) -> RedisServer:
-    """A Redis of the tests' own, empty at the start of each test; ``redis_server.url`` is its address."""
+    """A Redis of the tests' own, empty at the start of each test. Its address is ``redis_server.url``."""
     redis_server_process.flush()
     return redis_server_process
 
 
 @pytest.fixture
 def run_until_drained(redis_server: RedisServer) -> DrainWorker:
-    """Enqueue jobs and run a worker until all are done: `workers.testing.run_until_drained` on ``redis_server``."""
+    """Enqueue jobs and run a worker until all are done, as `workers.testing.run_until_drained` on this server."""
     return partial(drain, redis_url=redis_server.url)
 
 
 @pytest.fixture(name="run_until_drained_async")
 def _run_until_drained_async(redis_server: RedisServer) -> DrainWorkerAsync:
-    """Do as `run_until_drained`, for tests that are ``async def``: ``await run_until_drained_async(worker, jobs)``."""
+    """Do the same in tests that are ``async def``, as in ``await run_until_drained_async(worker, jobs)``."""
     return partial(run_until_drained_async, redis_url=redis_server.url)

@@ -29,7 +29,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 class Child:
-    """A process that we have started, the leader of a process group of its own.
+    """A started process, which leads a process group of its own.
 
     Only `kill` reaps it. Until then its process ID is not used again.
     """

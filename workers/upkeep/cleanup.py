@@ -1,4 +1,4 @@
-"""Maintenance of a group, now and then. Everything that touches the owner's stream is opt-in."""
+"""Maintenance of a group, now and then. It deletes consumers only if a setting demands it."""
 
 import logging
 from datetime import timedelta
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupCleanup:
-    """One group's maintenance, as one caller does it: by a leader's authority, or as embedded workers may."""
+    """The maintenance of one group, by the holder of its lease or by an embedded worker."""
 
     def __init__(self, client: Redis, moves: GroupMoves) -> None:
         self._client = client
@@ -29,7 +29,7 @@ class GroupCleanup:
     async def tidy(self, retention: timedelta | None) -> CleanupResult | Refusal:
         """Note the group's position, and delete consumers that were silent for ``retention`` (None = keep them).
 
-        Returns the result, or why the call was rejected. Raises what redis-py raises.
+        Returns the result, or why the call was rejected. Raises redis-py's errors.
         """
         if self._groups_lost is None:
             counted: Any = await self._client.hget(self._keys.settings, "groups_lost")

@@ -1,4 +1,4 @@
 """Recommends the visibility timeout of each group, from the time for which its workers held executions.
 
-`executions` asks the lake (Spark). The others are plain Python: `bound` and `timeouts` decide, `words` writes.
+`executions` reads answers of the lake. `bound` and `timeouts` decide, and `words` writes the recommendations.
 """

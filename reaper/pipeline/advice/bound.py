@@ -10,7 +10,7 @@ CONFIDENCE = 0.95
 FEWEST = 700
 """With fewer executions, a kind of job that is 1 in 200 may be missing."""
 _FARTHEST = 10
-"""The tail is used for a share that is at most so many times smaller than the smallest that counts alone can bound."""
+"""The tail bounds shares that are at most this many times smaller than the smallest share that counts can bound."""
 _MANY = 500
 _Z = NormalDist().inv_cdf(1 - CONFIDENCE)
 """The lower end of a normal distribution that it exceeds with `CONFIDENCE`, in standard deviations."""

@@ -24,7 +24,7 @@ _AUTO = "auto"
     epilog=help_end(
         "reaper pipeline advise --lake lake",
         "reaper pipeline advise --lake lake --group orders/billing --one-in 10000",
-        no="the lake holds no executions, or not of this group",
+        no="the lake has no executions, or none of this group",
         redis=False,
     ),
 )
@@ -48,7 +48,7 @@ _AUTO = "auto"
 @click.option(
     "--pause",
     type=DurationType(least=0.01),
-    default=_DEFAULT.pause_ms / 1000,
+    default=f"{_DEFAULT.pause_ms / 1000:g}s",
     show_default=True,
     help="How long a worker may be paused, blocked or disconnected and keep its jobs. The shortest recommendation is "
     "1.5 times this.",

@@ -1,4 +1,4 @@
-"""Reads what a lake knows about executions: how long they were held, how many outlasted the timeout. Pure."""
+"""Reads from the answers of a lake how long executions were held, and how many outlasted the timeout. Pure."""
 
 import math
 from collections import Counter, defaultdict
@@ -13,8 +13,8 @@ Row = Mapping[str, Any]
 def records_of(rows: Iterable[Row], workers: Workers | None = None) -> list[GroupRecord]:
     """Return the record of each group, from the rows of the question ``executions``, ordered by name.
 
-    ``workers`` says how the workers of all groups keep their executions. By default, they extend them if the group has
-    consumers, and all are workers of stream-reaper.
+    ``workers`` is how the workers of all groups keep their executions. By default, they extend them if the group has
+    consumers, and all of these are workers of stream-reaper.
     """
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:

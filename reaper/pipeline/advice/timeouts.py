@@ -14,16 +14,16 @@ LONGEST_MS: int = to_ms(LONGEST)
 """No setting may be longer."""
 
 Durations = Counter[float]
-"""How many executions were held for so many ms. ``inf`` counts those that outlasted the timeout."""
+"""Number of executions by the ms for which they were held. ``inf`` counts those that outlasted the timeout."""
 
 
 class Workers(StrEnum):
     """How the workers of a group keep their executions."""
 
     EXTENDING = "extending"
-    """Their heartbeats extend an execution for as long as it runs: workers of stream-reaper."""
+    """Workers of stream-reaper. Their heartbeats extend an execution while it runs."""
     PLAIN = "plain"
-    """Nothing extends an execution: it must be settled within the visibility timeout."""
+    """Workers without heartbeats, which must settle an execution within the visibility timeout."""
 
 
 class Verdict(StrEnum):
@@ -40,9 +40,9 @@ class Promise:
     """The promise of a recommended timeout."""
 
     one_in: int = 1_000
-    """At most one execution in so many is recovered although its worker is alive."""
+    """At most one in this number of executions is recovered from a live worker."""
     pause_ms: int = 5_000
-    """A worker that shows no sign of life for so long keeps its executions."""
+    """A worker that sends no heartbeat for this time keeps its executions."""
 
     @property
     def share(self) -> float:
@@ -73,7 +73,7 @@ class GroupRecord:
 
     @property
     def executions(self) -> int:
-        """How many executions are known."""
+        """Number of known executions."""
         return self.durations.total()
 
     @property
@@ -84,12 +84,12 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Which visibility timeout to set, and why."""
+    """The recommended visibility timeout of a group, and the reason."""
 
     record: GroupRecord
     verdict: Verdict
     timeout_ms: int | None
-    """None if there is not enough to say."""
+    """None if the lake has too few executions."""
     why: str
     types: dict[str, int] = field(default_factory=dict)
     """Job types that need a longer timeout than their group, in ms."""

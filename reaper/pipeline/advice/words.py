@@ -10,7 +10,7 @@ from workers.protocol.messages import on_one_line
 
 
 def pair_of(advice: Advice) -> str:
-    """Return the name of the group: ``orders/billing``."""
+    """Return the name of the group, as ``orders/billing``."""
     return f"{stream_of_journal(advice.record.stream)}/{advice.record.group}"
 
 

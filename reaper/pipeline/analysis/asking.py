@@ -1,7 +1,7 @@
 """Asks a lake. Every question is one SQL file in `questions`, and Spark runs it.
 
 Questions read views (`views`). ``event`` is a view of the lake's table ``events``. Spark computes the other views once,
-because several questions read each of them. They are small, or about the few jobs that did not simply go well.
+because several questions read each of them. They are small, or about the few jobs with a problem.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ CHAINS: Sequence[Mapping[tuple[str, ...], tuple[str, ...]]] = (
 QUESTIONS = tuple(name for chain in CHAINS for names in chain.values() for name in names)
 
 _EVENTS_A_PARTITION, _MOST_PARTITIONS = 2_000_000, 200
-"""One task does what follows a shuffle, for each so many events."""
+"""Events for each task after a shuffle, and the most tasks."""
 _MANY_EVENTS = 40_000_000
 """From here on, troubled jobs may not fit into memory."""
 _TUNING = {
@@ -73,7 +73,7 @@ class LakeQueries:
         self.query("views", "event").createOrReplaceTempView("event")
 
     def ask(self, tell: Callable[[str], None], only: Collection[str] = QUESTIONS) -> LakeAnswers:
-        """Ask questions, all unless ``only`` names some. ``tell`` hears how far it is. Raises what Spark raises."""
+        """Ask the questions ``only``. ``tell`` is called with the progress. Raises errors of Spark."""
         tell("counting events")
         (extent,) = self._rows("questions", "extent")
         first_ms, last_ms, events = extent["first_ms"] or 0, extent["last_ms"] or 0, extent["events"]

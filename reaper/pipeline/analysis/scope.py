@@ -1,4 +1,4 @@
-"""Which events a report is about."""
+"""The events of a report."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from workers.protocol.errors import ConfigurationError
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 CLOCKS_DIFFER = timedelta(days=1)
-"""The server's clock may be ahead of this machine's by so much."""
+"""The server's clock may be ahead of this machine's by this time."""
 
 
 def parse_instant(text: str, now: datetime) -> datetime:
@@ -33,7 +33,7 @@ def parse_instant(text: str, now: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Events from ``since`` on and before ``until``, of ``groups``: ``billing`` or ``orders/billing``; none = all.
+    """Events from ``since`` on and before ``until``, of ``groups`` (as ``billing`` or ``orders/billing``) or of all.
 
     An event that claims to be later than ``now`` and `CLOCKS_DIFFER`, or from before ``earliest``, was written while a
     clock was wrong. It would stretch every course over time, so no question sees it.

@@ -1,5 +1,5 @@
-"""The comparison: the same drill, with the same faults at the same moments, once for each way to recover.
+"""Plays the same drill with the same faults at the same moments in each recovery mode, and compares the results.
 
-`scenarios` (what is played), `play` (starts the drills), `journals` (what Spark reads from what they left), `figures`
-and `verdict` (what the numbers say), `page` (writes it down).
+`scenarios` has the situations, and `play` starts the drills. `figures` measures them, and `verdict` compares the modes.
+`page` and `chart` write the results.
 """

@@ -1,4 +1,4 @@
-"""Draws how long jobs waited after a fault, and how long healthy jobs waited meanwhile: one line for each mode."""
+"""Draws how long jobs waited after a fault, and how long healthy jobs waited meanwhile, with one line for each mode."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ _PANELS = {
 
 
 def waits(found: Sequence[ScenarioFindings], modes: Sequence[str]) -> Markup:
-    """Return the chart; nothing if no scenario has times."""
+    """Return the chart. Empty if no scenario has times."""
     timed = [one for one in found if "recovery_p50" in one.table]
     if not timed:
         return Markup("")

@@ -67,7 +67,7 @@ Scenarios:
 @click.option(
     "--fault-at",
     type=DurationType(most=LONGEST_S),
-    default=FAULT_AT_S,
+    default=f"{FAULT_AT_S:g}s",
     show_default=True,
     help="Time of the fault after the first job. Jobs must be in flight then.",
 )
@@ -90,7 +90,7 @@ def compare(
     machine: bool,
     **jobs: Any,
 ) -> None:
-    """Play and judge; see `_HELP`."""
+    """Play and judge (see `_HELP`)."""
     with errors_as_sentences():
         need_matplotlib()
         from reaper.pipeline.compare.findings import conclude
@@ -121,7 +121,7 @@ def _word(value: Any) -> str:
 
 
 def _check_jobs(given: Mapping[str, Any]) -> None:
-    """Refuse, before anything is played, jobs that no drill of ours could play. Raises ConfigurationError."""
+    """Raise ConfigurationError before the first drill if the jobs take longer than a drill may last."""
     jobs = load_settings(DrillSettings, flags=given).jobs()
     over = max(job.at + job.duration for job in jobs)
     if over > timedelta(seconds=LONGEST_S):

@@ -1,7 +1,7 @@
-"""The figures that are compared, out of the drills' reports. Pure.
+"""The compared figures, from the reports of the drills. Pure.
 
-Of several turns, times and costs are told by their median. What must not happen is summed: a job that is lost in one
-turn of three is lost, and a median would say that it was not.
+Times and costs are medians of several turns. Broken promises are sums, because a median would hide a job that was lost
+in one turn of three.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ Report = Mapping[str, Any]
 
 
 class Kind(StrEnum):
-    """What a figure decides about, the weightier first."""
+    """The property that a figure measures, from the most important on."""
 
     SAFETY = "safety"
     SPEED = "speed"
@@ -31,12 +31,12 @@ class Figure:
     title: str
     read: Callable[[Report], float | None]
     unit: str = ""
-    """``s``, ``/s``, ``ms``, ``us``, or nothing for a count."""
+    """``s``, ``/s``, ``ms`` or ``us``. Empty for a count."""
     less_is_better: bool = True
     least: float = 0.0
-    """Differences up to it mean nothing, however small the figures are."""
+    """Differences up to this are ignored, even if the figures are small."""
     kind: Kind | None = None
-    """What it decides about; None = it is only told."""
+    """None = the figure is only shown."""
 
 
 def _spread(name: str, part: str) -> Callable[[Report], float | None]:
@@ -108,7 +108,7 @@ class Measured:
     """A figure of one mode in one scenario, of all turns."""
 
     value: float
-    """The median of the turns; the sum of what must not happen."""
+    """The median of the turns, or the sum of broken promises."""
     low: float
     high: float
     turns: int = 1
@@ -117,7 +117,7 @@ class Measured:
 
 
 Table = Mapping[str, Mapping[str, Measured]]
-"""Figures by name, each by mode. A mode that has none is left out."""
+"""Figures by name, each by mode. A mode without the figure is left out."""
 
 
 def measure(played: Iterable[PlayedDrill], scenario: str) -> dict[str, dict[str, Measured]]:

@@ -26,7 +26,7 @@ def _cell(table: Table, figure: Figure, mode: str) -> str:
 def _about(comparison: Comparison) -> str:
     about = comparison.about
     turns = (
-        f"{about['repeat']} turns (the median and the span; of what must not happen, the sum)"
+        f"{about['repeat']} turns (the median and the span, and the sum of broken promises)"
         if about["repeat"] > 1
         else "one turn"
     )

@@ -17,7 +17,7 @@ from workers.runtime.options import NEGATIVE_EXIT
 
 
 class DrillFailedError(StreamReaperError):
-    """A drill came to no end that could be compared. The message holds what it printed, line by line."""
+    """A drill did not end with a report. The message has its output, line by line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Plan:
     modes: Sequence[str]
     repeat: int = 1
     options: tuple[str, ...] = ()
-    """Options of every drill: the trace, how much of it, the seed."""
+    """Options of every drill for the trace and the seed."""
 
     def plays(self) -> Iterator[tuple[Scenario, str, int]]:
         """Return every drill to play. Modes take turns, so that a busy moment of the machine hits all of them."""
@@ -44,7 +44,7 @@ class Plan:
         return [Path(word).name if at in traces else word for at, word in enumerate(self.options)]
 
     def words(self, scenario: Scenario, mode: str) -> list[str]:
-        """Return the command line of a drill, without what differs from machine to machine."""
+        """Return the command line of a drill, without options that differ from machine to machine."""
         options = ["--limit", "1"] if scenario.name == IDLE.name else list(self.options)
         return ["drill", *WAYS[mode].words, "--no-bare-worker", "--quiet", *scenario.words, *options]
 
@@ -64,7 +64,7 @@ class Drills:
     """The result of a plan."""
 
     plan: Plan
-    """Of what was played: without the modes that the server cannot do."""
+    """The plan without the modes that the server does not support."""
     played: list[PlayedDrill]
     left_out: tuple[str, ...] = ()
     """A sentence for each mode that was not played."""
@@ -80,7 +80,7 @@ _PLAYED = (0, NEGATIVE_EXIT)
 async def play(plan: Plan, folder: Path, tell: Tell) -> Drills:
     """Play all drills in ``folder``.
 
-    Raises DrillFailedError, NoServerError, ConfigurationError where the server can do none of the modes.
+    Raises DrillFailedError, NoServerError, or ConfigurationError if the server supports none of the modes.
     """
     played = []
     async with redis_at_hand(None, folder) as server:
@@ -95,7 +95,7 @@ async def play(plan: Plan, folder: Path, tell: Tell) -> Drills:
 
 
 async def _within_reach(plan: Plan, server: Server) -> tuple[Plan, tuple[str, ...]]:
-    """Leave out the modes that the server cannot do, with a sentence for each. Raises ConfigurationError."""
+    """Leave out the modes that the server does not support, with a sentence for each. Raises ConfigurationError."""
     wanting = [mode for mode in plan.modes if WAYS[mode].needs_claim]
     if not wanting or await server.knows_claim():
         return plan, ()
@@ -124,7 +124,7 @@ async def _run(argv: Sequence[str]) -> tuple[int, bytes]:
     """Run a program to its end. Return its exit code and its output.
 
     After our cancellation, it gets time to end in order, because a drill has processes and a folder to remove. Ctrl-C
-    reaches us alone.
+    reaches only this process.
     """
     process = await anyio.open_process(argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
     async with process:

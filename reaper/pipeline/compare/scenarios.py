@@ -1,4 +1,4 @@
-"""What is compared: situations, each with faults at given moments. Pure."""
+"""The scenarios of a comparison, which are situations with faults at given moments. Pure."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -15,7 +15,7 @@ class Mode:
     words: tuple[str, ...]
     """The drill's options that make it."""
     needs_claim: bool = False
-    """Only on a server that knows ``XREADGROUP … CLAIM``."""
+    """It needs a server with ``XREADGROUP … CLAIM``."""
 
 
 WAYS = {
@@ -27,9 +27,9 @@ WAYS = {
 }
 MODES = tuple(WAYS)
 LONGEST_S = 900
-"""No drill takes longer; one that hangs is ended."""
+"""Seconds after which a drill is ended."""
 FAULT_AT_S = 4.0
-"""When the first harm is done, in seconds after the first job. What leads up to it comes a little earlier."""
+"""Seconds from the first job to the first harm. Its preparations come a little earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Scenario:
     options: tuple[str, ...] = ()
     """More options of the drill."""
     restarts: bool = True
-    """Its faults interrupt jobs, which have to start again. If none does, the scenario has tested nothing."""
+    """Its faults interrupt jobs, which have to start again. Without a restart, the scenario did not test recovery."""
 
     @property
     def words(self) -> list[str]:
@@ -56,9 +56,9 @@ class Scenario:
 
 
 def moved(scenario: Scenario, at_s: float) -> Scenario:
-    """Return the scenario with its harm done at another moment: one at which jobs of the trace are in flight.
+    """Return the scenario with its harm at another moment, at which jobs of the trace are in flight.
 
-    Raises ConfigurationError where something would come before the first job.
+    Raises ConfigurationError if a fault would come before the first job.
     """
     by = timedelta(seconds=at_s - FAULT_AT_S)
     faults = [replace(fault, at=fault.at + by) for fault in map(parse_fault, scenario.faults)]
@@ -81,7 +81,7 @@ IDLE = Scenario(
     ("--visibility-timeout", "30", "--lease-ttl", "10"),
     restarts=False,
 )
-"""What it costs to wait, with the timeouts that people deploy. A job begins the wait, and another ends it."""
+"""Measures the cost of waiting, with the timeouts of production. One job begins the wait, and another ends it."""
 
 SCENARIOS = {
     scenario.name: scenario
@@ -118,7 +118,7 @@ SCENARIOS = {
 
 
 def choose_scenarios(names: tuple[str, ...]) -> list[Scenario]:
-    """Return the scenarios of these names; all where none is named. Raises ConfigurationError."""
+    """Return the scenarios of these names, or all without names. Raises ConfigurationError."""
     for name in names:
         if name not in SCENARIOS:
             raise ConfigurationError(f"unknown --scenario {name!r}{did_you_mean(name, SCENARIOS)}")

@@ -1,7 +1,7 @@
-"""Which mode is the better one in a situation, said from the numbers. Pure.
+"""Decides from the figures of a scenario which modes are best. Pure.
 
 Figures are compared in the order of `figures.FIGURES`, first the broken promises, then the waiting times of jobs. Each
-takes those out that are worse than another one that is left. The cost decides only among the rest.
+removes the modes that are worse than another remaining one. The cost decides only among the rest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,13 +19,13 @@ class Verdict:
     """The outcome of one scenario."""
 
     best: tuple[str, ...]
-    """The modes that none beats in safety and speed; all of them where nothing tells them apart."""
+    """The modes that no other one beats in safety and speed."""
     cheapest: tuple[str, ...]
-    """Those of them that none beats in cost."""
+    """The best modes that no other one of them beats in cost."""
     sentences: tuple[str, ...]
-    """The figures that told them apart, and what speaks for the others."""
+    """The figures that decided, and the advantages of the other modes."""
     had_faults: bool = True
-    """There was something to recover from; else only the cost can be compared."""
+    """The scenario had faults. Without faults, only the cost can be compared."""
     untested: tuple[str, ...] = ()
     """The modes in which no job started again although the scenario is about that. Then there is no other verdict."""
 
@@ -44,7 +44,7 @@ def judge(table: Table, modes: Sequence[str], *, restarts: bool = False) -> Verd
 
 
 def _was_hit(table: Table, mode: str) -> bool:
-    """Return whether the faults interrupted a job in every turn, so that it started again, or came to harm."""
+    """Return whether the faults interrupted or harmed a job in every turn."""
     harmed = [row[mode].value for name, row in table.items() if name in _HARMS and mode in row]
     restarted = table.get("second_starts", {}).get(mode)
     return any(harmed) or (restarted is not None and restarted.low > 0)
@@ -107,7 +107,7 @@ def _listed(figure: Figure, row: Mapping[str, Measured], modes: Iterable[str]) -
 
 
 def _in_favour(table: Table, mode: str, best: Sequence[str]) -> Iterable[str]:
-    """Say by which figures a mode that is not among the best beats them all. One that loses jobs has no case."""
+    """Name the figures in which another mode beats all the best ones. A mode that loses jobs has none."""
     lost = table.get("lost", {}).get(mode)
     if mode in best or (lost and lost.value > 0):
         return

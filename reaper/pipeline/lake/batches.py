@@ -1,4 +1,4 @@
-"""Publishes one micro-batch. It runs where the query runs: in our process, or on a Spark Connect server."""
+"""Publishes one micro-batch. It runs in the process of the query, which may be a Spark Connect server."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from reaper.pipeline.lake.layout import TABLES, Layout
 
 @dataclass(frozen=True, slots=True)
 class BatchWriter:
-    """Called with each micro-batch and its number (``foreachBatch``). Repeating a batch changes nothing."""
+    """Called with each micro-batch and its number (``foreachBatch``). A repeated batch has no effect."""
 
     layout: Layout
     name: str
-    """The name of the lake's state when the ingester began: numbers of batches belong to that checkpoint."""
+    """Name of the lake's state at the start of the ingester, because batches are numbered by its checkpoint."""
     fence: int
-    """The ingester's number; once another one has begun, its commits fail."""
+    """Number of the ingester. Its commits fail after another one has begun."""
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Have the batch's tasks write their files, then publish them. Raises ReplacedError."""
@@ -27,7 +27,7 @@ class BatchWriter:
     def publish(self, written: Sequence[Mapping[str, Any]], number: int) -> None:
         """Add files (rows of `reaper.pipeline.lake.files.WRITTEN`) to their tables.
 
-        Each table gets a commit with the batch's number, also where it has no rows: so the tables show how far they go.
+        Each table gets a commit with the batch's number, even without rows, so that it shows its newest batch.
         """
         if self.layout.name() != self.name:
             raise ReplacedError("the lake was replaced during the ingestion")

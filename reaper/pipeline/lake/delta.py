@@ -1,9 +1,9 @@
-"""One table of a lake: a Delta table, partitioned by day. Spark's tasks write its files, deltalake commits them.
+"""One Delta table of a lake, partitioned by day. Spark's tasks write its files, and deltalake commits them.
 
-It runs where the query runs, so beside the standard library it needs deltalake, pyarrow and pyspark there.
+It runs in the process of the query, which needs deltalake, pyarrow and pyspark.
 
 A commit names the batch and the ingester, both as *application transactions*. Two commits that name the same one
-conflict where neither had seen the other. So a batch is added once, however often it is tried, and an ingester that was
+conflict if neither has seen the other. So a batch is added once, however often it is tried, and an ingester that was
 replaced cannot commit.
 """
 
@@ -29,13 +29,13 @@ from reaper.pipeline.lake.store import filesystem, flush, is_address
 FENCE = "ingester"
 """Application transaction whose version is the number of the ingester that may commit."""
 FILES_KEPT_HOURS = 1
-"""How long a file stays after it left the table: for readers that have begun."""
+"""How long a file stays after it left the table, for readers that have begun."""
 _CONFIGURATION = {
     "delta.deletedFileRetentionDuration": f"interval {FILES_KEPT_HOURS} hours",
     "delta.logRetentionDuration": f"interval {FILES_KEPT_HOURS} hours",
 }
 _TRIES = 5
-"""Attempts at a commit of ours while compaction commits, too."""
+"""Attempts at a commit while compaction commits, too."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -94,7 +94,7 @@ class LakeTable:
     @classmethod
     @_panics_are_errors
     def create(cls, address: str, schema: StructType) -> "LakeTable":
-        """Make an empty table, or open the one there is and add the columns that it lacks."""
+        """Make an empty table, or add missing columns to an existing one."""
         wanted = arrow_schema(schema)
         if not cls.is_at(address):
             DeltaTable.create(address, wanted, mode="ignore", partition_by=[PARTITION], configuration=_CONFIGURATION)
@@ -123,7 +123,7 @@ class LakeTable:
     # --- ingestion ------------------------------------------------------------------------------------------------
 
     def install_fence(self, fence: int) -> None:
-        """Let ingester ``fence`` commit, and no other. Raises ReplacedError where another one came first."""
+        """Let ingester ``fence`` commit, and no other. Raises ReplacedError if another one came first."""
         try:
             self._commit([], Transaction(FENCE, fence))
         except CommitFailedError as error:
@@ -132,7 +132,7 @@ class LakeTable:
     def publish(self, written: Iterable[Mapping[str, Any]], *, checkpoint: str, batch: int, fence: int) -> None:
         """Add files (rows of `reaper.pipeline.lake.files.WRITTEN`) as ``batch`` of ``checkpoint``, all or none of them.
 
-        Does nothing where the batch is there already: an earlier attempt ended before Spark took note of it.
+        Returns at once if the table has the batch, because an earlier attempt ended before Spark noted it.
         Raises ReplacedError, MissingFileError, DeltaError.
         """
         if self._is_done(checkpoint, batch, fence):
@@ -154,7 +154,7 @@ class LakeTable:
         return newest is not None and newest >= batch
 
     def _check_presence(self, files: Sequence[Mapping[str, Any]]) -> None:
-        """Look for files that tasks have written: a folder with the lake's path may not be shared by all machines."""
+        """Check that the files of the tasks exist here, because the machines may not share the folder of the lake."""
         found = filesystem(self.address).get_file_info([file["path"] for file in files])
         for file, info in zip(files, found, strict=True):
             if info.size != file["bytes"]:
@@ -182,13 +182,13 @@ class LakeTable:
             flush(log / f"{version:020}.json")
         flush(log)
 
-    # --- maintenance: only one process may rewrite a table at a time ------------------------------------------------
+    # --- maintenance ----------------------------------------------------------------------------------------------
 
     @_panics_are_errors
     def compact(self, target_bytes: int) -> None:
         """Join the small files of each day up to about ``target_bytes``. Raises DeltaError.
 
-        Two compactions at once double every row: deltalake lets both commit. Hold the lock of the lake's state.
+        Hold the lock of the lake's state, because two compactions at once double every row.
         """
         before, version = {file.path for file in self.files()}, self._delta.version()
         self._delta.optimize.compact(
@@ -214,8 +214,8 @@ class LakeTable:
     def clean(self, *, thoroughly: bool = False) -> None:
         """Remove files and log entries that no reader needs any more.
 
-        ``thoroughly`` also removes files that no commit has ever named: a kill leaves them. Call it so only while no
-        batch is being written, because the files of one are not yet named either.
+        ``thoroughly`` also removes files without a commit, which a killed task left. Use it only between batches,
+        because the files of a batch have no commit at first.
         """
         self._delta.update_incremental()
         self._delta.vacuum(dry_run=False, full=thoroughly)

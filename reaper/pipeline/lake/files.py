@@ -1,6 +1,6 @@
-"""Writes the rows of a task into Parquet files of the lake: one file for each table and day.
+"""Writes the rows of a task into Parquet files of the lake, with one file for each table and day.
 
-It runs in Spark's Python, where only the standard library, pyarrow and pyspark may be imported.
+It runs in Spark's Python, and may import only the standard library, pyarrow and pyspark.
 """
 
 import uuid
@@ -20,7 +20,7 @@ from reaper.pipeline.lake.store import filesystem, flush, is_address
 
 PARTITION = "date"
 ROWS_TOGETHER = 250_000
-"""Rows of a row group: so many are held in memory while files are written."""
+"""Rows of a row group, which are held in memory while files are written."""
 BYTES_TOGETHER = 128_000_000
 """The same for large rows."""
 MOST_OPEN = 64
@@ -29,10 +29,10 @@ _DISTINCT = {
     "id", "at", "job", "entry", "enqueued_ms", "ready_ms", "delivered_ms", "begun_ms", "due_ms", "new_entry",
     "dead_letter",
 }  # fmt: skip
-"""Columns whose values hardly ever repeat: a dictionary of them would only cost memory."""
+"""Columns whose values rarely repeat, so a dictionary would only cost memory."""
 
 WRITTEN = "table string, path string, rows bigint, bytes bigint"
-"""The report of a task on each of its files; ``path`` is relative to the table."""
+"""Columns of the report of a task on its files. ``path`` is relative to the table."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class _File:
         return int(filesystem(self.root).get_file_info(self.path).size)
 
     def remove(self) -> None:
-        """Remove what is there of a file that a task could not finish."""
+        """Remove an unfinished file."""
         with suppress(Exception):
             if self.writer is not None:
                 self.writer.close()
@@ -92,7 +92,7 @@ class FileWriter:
     _closed: list[tuple[str, str, int, int]] = field(default_factory=list)
 
     def write(self, parts: Iterable[TableRows]) -> pa.RecordBatch:
-        """Write all rows; return the report as `WRITTEN`. Removes the files where it fails."""
+        """Write all rows, and return the report as `WRITTEN`. If that fails, remove the files."""
         try:
             self._write(parts)
         except BaseException:

@@ -1,8 +1,8 @@
 """Rejects a lake whose tables and checkpoint are not of one moment.
 
-The checkpoint says which entries a batch holds, and the tables which batches they have. With an older checkpoint (or
-none) a number comes again for other entries, and the tables would take them for the ones they have. Older tables lack
-entries that the checkpoint takes for ingested.
+The checkpoint has the entries of each batch, and the tables have the numbers of their batches. With an older checkpoint
+(or none) a number comes again for other entries, and the tables would take them for the ones they have. Older tables
+lack entries that the checkpoint takes for ingested.
 """
 
 import logging
@@ -19,12 +19,12 @@ _RESTORE = "Restore both from one backup, or begin a new lake"
 def check_history(layout: Layout, *, fail_on_data_loss: bool = True) -> None:
     """Compare the batches of checkpoint and tables.
 
-    Raises ConfigurationError where going on would lose or repeat entries. Where the tables lack entries, that is logged
-    instead with ``fail_on_data_loss`` off.
+    Raises ConfigurationError if ingestion would lose or repeat entries. If the tables lack entries and
+    ``fail_on_data_loss`` is off, it logs that instead.
     """
     tables = {name: LakeTable(layout.table(name)) for name in TABLES if LakeTable.is_at(layout.table(name))}
     if tables:
-        layout.create()  # a new state has a name that no table knows
+        layout.create()  # a new state has a new name, which is in no table
     held = {name: table.batch_of(layout.name()) for name, table in tables.items()}
     newest = max((batch for batch in held.values() if batch is not None), default=None)
     planned, committed = layout.planned_batch(), layout.committed_batch()

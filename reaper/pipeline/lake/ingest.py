@@ -40,8 +40,7 @@ TARGET_BYTES = 128_000_000
 def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[], SparkSession], run: Run) -> Progress:
     """Ingest until ``run`` is over.
 
-    Raises LakeBusyError, ConfigurationError, UnreachableError, or IngestError where going on would lose or repeat
-    entries.
+    Raises LakeBusyError, ConfigurationError, UnreachableError, or IngestError if it would lose or repeat entries.
     """
     with only_writer(with_state(layout)):
         check_history(layout, fail_on_data_loss=settings.fail_on_data_loss)
@@ -72,7 +71,7 @@ async def _check_redis(settings: PipelineSettings) -> None:
 
 
 def redis_url(settings: PipelineSettings) -> str:
-    """Return the address of Redis. Raises ConfigurationError where the variable that should hold it is not set."""
+    """Return the address of Redis. Raises ConfigurationError if its environment variable is not set."""
     url = os.environ.get(settings.redis_url_env) if settings.redis_url_env else settings.redis_url
     if not url:
         raise ConfigurationError(f"redis_url_env names {settings.redis_url_env}, which is not set in the environment.")
@@ -102,7 +101,7 @@ def source_options(settings: PipelineSettings, layout: Layout) -> dict[str, str]
 
 
 def _address(settings: PipelineSettings) -> dict[str, str]:
-    """Return the address of Redis as an option. Spark shows options, so one with a password goes another way."""
+    """Return the option with the address of Redis. Spark shows options, so a password goes by the environment."""
     if settings.redis_url_env:
         return {"urlEnv": settings.redis_url_env}
     if not holds_login(settings.redis_url):
@@ -132,6 +131,6 @@ def _start_query(
 
 
 def _remove_torn_writes(checkpoint: Path) -> None:
-    """Remove what Spark was writing when the disk was full: it does not start a batch of which there is a part."""
+    """Remove unfinished files of a full disk, because Spark cannot start a batch that has one."""
     for file in checkpoint.rglob(".*.tmp*"):
         file.unlink(missing_ok=True)

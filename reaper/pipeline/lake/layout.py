@@ -1,4 +1,4 @@
-"""The places of a lake's parts. It runs on Spark's side, too.
+"""The files and folders of a lake. It runs in Spark's Python, too.
 
 ::
 
@@ -41,7 +41,7 @@ class Layout:
     root: str
     """Folder of the tables, or the address of one."""
     state: Path
-    """Folder that belongs to ingestion; readers of tables never look into it."""
+    """Folder of ingestion. Readers of tables do not need it."""
 
     @classmethod
     def of(cls, folder: Path) -> "Layout":
@@ -59,7 +59,7 @@ class Layout:
         return self.state / "source.json"
 
     def table(self, name: str) -> str:
-        """Return where a table is."""
+        """Return the address of a table."""
         return f"{self.root}/{name}"
 
     def create(self) -> None:

@@ -1,4 +1,4 @@
-"""Keeps a lake small and quick to read: an ingester joins small files and drops old days.
+"""Keeps a lake small and quick to read. An ingester joins small files and drops old days.
 
 Each step is one commit of the Delta table, so readers see each entry once at any moment. The caller is the one writer
 of the lake (`reaper.pipeline.lake.tables.only_writer`).
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 COMPACT_EVERY = 60
 """Batches between two compactions. A batch may leave a file for each table, day and task."""
 EARLY_PART = 8
-"""The compactions of a day join up to this part of the full size: or each would rewrite the same file."""
+"""Compactions within a day join files up to this part of the full size, so that they do not rewrite large ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Upkeep:
     target_bytes: int
     """Size that files are joined up to."""
     keep: timedelta | None
-    """How much of the past the lake keeps, by whole days; None keeps all of it."""
+    """How much of the past the lake keeps, in whole days. None = all."""
 
     def look(self, batch: int, now: datetime | None = None) -> None:
-        """Do what is due after ``batch``: every 60 batches a small compaction, and once a day (UTC) everything."""
+        """Compact a little every 60 batches, and do all maintenance once a day (UTC). ``batch`` is the latest one."""
         now, noted = now or datetime.now(UTC), self.layout.state / "maintained"
         today = f"{now:%F}"
         before, day = noted.read_text().split() if noted.exists() else (batch, today)

@@ -34,7 +34,7 @@ TableRows = tuple[str, pa.RecordBatch]
 
 
 class MalformedError(ValueError):
-    """An entry is neither a lifecycle event nor a dead letter. The message says why."""
+    """An entry is neither a lifecycle event nor a dead letter. The message has the reason."""
 
 
 def parse(stream: str, entries: Sequence[Entry]) -> Iterator[TableRows]:
@@ -73,7 +73,7 @@ def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _origin(entry_id: bytes) -> Row:
-    """Return the columns that follow from an ID. Raises MalformedError where it is no time."""
+    """Return the columns that follow from an ID. Raises MalformedError if it is no time."""
     ms, seq = map(int, entry_id.split(b"-"))
     if ms > LAST_MS or seq > _MOST_LONG:
         raise MalformedError("its ID is no time")
@@ -99,7 +99,7 @@ def _text(word: bytes) -> str:
 
 
 def _events(entry: Entry) -> list[Row]:
-    """Return a row for each event in an entry of a journal. Raises ValueError where it holds none."""
+    """Return a row for each event in an entry of a journal. Raises ValueError if it has none."""
     entry_id, fields = entry
     origin = _origin(entry_id)
     if not fields.get(b"event"):

@@ -1,4 +1,4 @@
-"""Makes a DataFrame of a table in an object store: Spark's tasks read its files themselves.
+"""Makes a DataFrame of a table in an object store. Spark's tasks read its files themselves.
 
 Spark's own reader would need jars that no Python package contains. Tasks run in Spark's Python, where only the standard
 library, pyarrow and pyspark may be imported.
@@ -28,7 +28,7 @@ class FileReader:
 
     def __call__(self, names: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all files in ``names`` (columns ``path`` and ``date``). Raises OSError."""
-        from pyarrow import dataset  # it imports pandas, where there is one
+        from pyarrow import dataset  # it imports pandas, if that is installed
 
         store = filesystem(self.address)
         stored = self.schema.remove(self.schema.get_field_index(PARTITION))

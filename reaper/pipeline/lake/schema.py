@@ -1,4 +1,4 @@
-"""The tables of the lake: explicit schemas, so that no reader infers anything and a missing column is null."""
+"""Explicit schemas of the lake's tables, so that readers infer no types and a missing column is null."""
 
 from pyspark.sql.types import (
     DataType,
@@ -27,7 +27,7 @@ def _table(required: dict[str, DataType], optional: dict[str, DataType]) -> Stru
 
 
 _ORIGIN: dict[str, DataType] = {"id": _STRING, "stream": _STRING, "at": TimestampType(), "seq": _LONG}
-"""Entry ID, key of the stream, and the two parts of the ID: server time (UTC) and number within the millisecond."""
+"""Entry ID, key of the stream, and server time (UTC) and sequence number of the ID."""
 
 DATA_COLUMNS: dict[str, DataType] = {
     **_columns(
@@ -36,13 +36,13 @@ DATA_COLUMNS: dict[str, DataType] = {
     **_columns(_INT, "delivery generation certain"),
     **_columns(_LONG, "token enqueued_ms ready_ms delivered_ms begun_ms run_ms visibility_ms idle_ms due_ms"),
 }
-"""Facts of a lifecycle event that have a column of their own; the rest goes to ``extra``."""
+"""Facts of a lifecycle event with a column of their own. Other facts are in ``extra``."""
 
 MOST_INT = 2**31 - 1
-"""What an int holds at most: larger counts are cut to it. A FATAL ``XNACK`` makes 2^53 of a delivery count."""
+"""The largest int. Larger counts are cut to it, for example 2^53 after a FATAL ``XNACK``."""
 
 EVENTS = _table({**_ORIGIN, "event": _STRING}, {"job": _STRING, **DATA_COLUMNS, "extra": _STRING, "row": _INT})
-"""``row``: its place, from 0, among the events of its entry; null where the entry holds one event alone."""
+"""``row`` is the place, from 0, among the events of an entry. It is null if the entry has one event."""
 
 DEAD_LETTERS = _table(
     _ORIGIN,
@@ -58,7 +58,7 @@ MALFORMED = _table(
     {"id": _STRING, "stream": _STRING},
     {"at": TimestampType(), "seq": _LONG, "reason": _STRING, "raw": _STRING},
 )
-"""Entries that are neither a lifecycle event nor a dead letter: why, and their fields as JSON. An ID that is no time
-has no ``at``, and 1970-01-01 for ``date``."""
+"""Entries that are neither a lifecycle event nor a dead letter, with the reason and their fields as JSON. An ID that is
+no time has no ``at``, and 1970-01-01 for ``date``."""
 
 TABLES: dict[str, StructType] = {"events": EVENTS, "dead_letters": DEAD_LETTERS, "malformed": MALFORMED}

@@ -21,7 +21,7 @@ from reaper.pipeline.redis_stream.source import Offset, StreamReader
 
 NAME = "stream-reaper-journals"
 LAKE = "lake"
-"""Option beside those of ``redis-stream``: the root of the lake."""
+"""Option with the root of the lake, in addition to those of ``redis-stream``."""
 
 
 class JournalSource(DataSource):

@@ -1,6 +1,6 @@
-"""Where a lake is stored: a folder or an object store, and how files get there for good.
+"""The folder or object store of a lake, and functions that write files durably.
 
-It runs in Spark's Python, where only the standard library, pyarrow and pyspark may be imported.
+It runs in Spark's Python, and may import only the standard library, pyarrow and pyspark.
 """
 
 import os
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-"""Variables with the address of an object store; the first that is set counts, for deltalake as well."""
+"""Variables with the address of an object store. The first one that is set counts, as in deltalake."""
 
 
 def is_address(where: str) -> bool:
@@ -42,7 +42,7 @@ def flush(path: str | Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Make ``path`` hold ``text``, in one step, also where power fails."""
+    """Write ``text`` to ``path`` in one step, safe against a power failure."""
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text)
     flush(draft)
@@ -50,5 +50,5 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def spark_path(path: str | Path) -> str:
-    """Return a path as Spark reads it: an address whose characters stand for themselves (``%20`` is no blank)."""
+    """Return a path as an address in which Spark does not decode characters (``%20`` is no blank)."""
     return f"file://{path}"

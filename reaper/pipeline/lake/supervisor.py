@@ -26,17 +26,17 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 FAILURES_IN_VAIN = 5
-"""Failures in a row without a batch in between, after which a run that should come to an end gives up."""
+"""Failures in a row, without a batch in between, after which a run with ``available_now`` gives up."""
 PYTHON_IS_LATE = "Python worker failed to connect back"
 STARTS_TOO_LATE = 20
-"""The same where Python does not start within the 10 s that Spark grants: the machine is busy."""
+"""The same if Python does not start within the 10 s that Spark grants, because the machine is busy."""
 LOOK_EVERY_S = 0.1
 REPORT_EVERY_S = 0.5
-"""Seconds between two reports, which cost Spark more than a look at whether the query still runs."""
+"""Seconds between two reports, which cost Spark more than a check of the query."""
 
 
 class IngestError(StreamReaperError):
-    """Ingestion cannot go on by itself. The message says why."""
+    """Ingestion cannot continue by itself. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Progress:
     dead_letters: int = 0
     malformed: int = 0
     behind: int | None = None
-    """Entries that were waiting when the last batch was planned; None where Redis does not count them."""
+    """Entries that were waiting when the last batch was planned. None if Redis does not count them."""
     restarts: int = 0
 
 
@@ -84,7 +84,7 @@ class Supervisor:
                 failures, done, pauses = Counter[int](), now, growing_pauses()
             self._restarts += 1
             lake = self._layout.root
-            reason = reason_of(error) if self._layout.has_name() else f"{lake} is not there; mount or restore it"
+            reason = reason_of(error) if self._layout.has_name() else f"{lake} does not exist. Mount or restore it"
             limit = attempts_against(reason)
             failures[limit] += 1  # late starts of a busy machine do not count as failures of another kind
             if is_final(error) or (self._run.available_now and failures[limit] >= limit):
@@ -95,7 +95,7 @@ class Supervisor:
                 return self.progress()
 
     def _attempt(self) -> Exception | None:
-        """Run the query until it ends. Returns why it failed, or None where the run is over."""
+        """Run the query until it ends. Return its error, or None if the run is over."""
         try:
             return self._watch(self._start())
         except (PySparkException, Py4JJavaError) as error:  # Java has answered
@@ -165,7 +165,7 @@ _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTIL
 
 
 def is_final(error: Exception) -> bool:
-    """Tell whether starting the query again would only fail again, or repeat what must not be repeated."""
+    """Tell whether the query would only fail again, or would repeat entries."""
     ours = isinstance(error, StreamReaperError) or _OURS.search(str(error)) is not None
     return ours or bool(missing_package(all_words(error)))
 

@@ -18,11 +18,11 @@ from workers.protocol.errors import ConfigurationError
 
 
 class NoLakeError(ConfigurationError):
-    """There is no lake where one should be."""
+    """The lake does not exist."""
 
 
 class LakeBusyError(ConfigurationError):
-    """Another process does with this lake what only one may do."""
+    """Another process writes to the lake."""
 
 
 def lake_at(path: str | Path, state: str | Path = "") -> Layout:
@@ -40,8 +40,8 @@ def lake_at(path: str | Path, state: str | Path = "") -> Layout:
         return Layout(address, _resolved(Path(state), "state") if state else Path())
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise ConfigurationError(
-            f"lake {text!r} is neither a folder that every process of Spark sees nor in an object store "
-            "(s3://bucket/lake)."
+            f"lake {text!r} is neither a folder nor in an object store. Write a folder that every process of Spark "
+            "sees, or s3://bucket/lake."
         )
     return _of_folder(Path(unquote(parts.path)), state)
 
@@ -49,7 +49,7 @@ def lake_at(path: str | Path, state: str | Path = "") -> Layout:
 def _of_folder(folder: Path, state: str | Path) -> Layout:
     layout = Layout.of(_resolved(folder, "lake"))
     if any(sign in layout.root for sign in "%\\"):
-        raise ConfigurationError(f"lake {layout.root!r}: deltalake supports no path with % or \\.")
+        raise ConfigurationError(f"lake {layout.root!r}: deltalake supports no path with % or \\. Choose another one.")
     if state and _resolved(Path(state), "state") != layout.state:
         raise ConfigurationError(
             f"lake_state is for lakes in an object store, but {layout.root} is a folder, with its state in "
@@ -78,7 +78,7 @@ def with_state(layout: Layout) -> Layout:
 
 
 def existing_lake(path: str | Path, state: str | Path = "") -> Layout:
-    """Return the layout of the lake at ``path``. Raises NoLakeError where there is none."""
+    """Return the layout of the lake at ``path``. Raises NoLakeError if it does not exist."""
     layout = lake_at(path, state)
     if not all(LakeTable.is_at(layout.table(name)) for name in TABLES):
         raise NoLakeError(f"there is no lake at {layout.root}. `reaper pipeline ingest` creates one.")
@@ -94,7 +94,7 @@ def create_tables(layout: Layout) -> None:
 
 @contextmanager
 def only_writer(layout: Layout) -> Iterator[None]:
-    """Be the one ingester of the lake during the block. Raises LakeBusyError."""
+    """Hold the lock of the one ingester during the block. Raises LakeBusyError."""
     with ExitStack() as held:
         try:
             held.enter_context(layout.lock())

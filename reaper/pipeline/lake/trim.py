@@ -1,6 +1,6 @@
-"""Trims journals in Redis behind the lake: up to the end of the newest batch that Spark has committed.
+"""Trims journals in Redis up to the end of the newest batch that Spark has committed.
 
-Not up to the newest entry of the lake: Spark reads a batch again that was published and not committed.
+The lake may have newer entries, but Spark reads a batch again that was published and not committed.
 """
 
 import json
@@ -26,9 +26,9 @@ from workers.protocol.server import check_server
 from workers.runtime.settings import to_ms
 
 TRIM_AT_ONCE = 10_000
-"""Entries that one call looks at: Redis serves no other client meanwhile."""
+"""Entries of one call, because Redis serves no other client meanwhile."""
 RIGHTS = ("+time", "+xlen", "+xtrim")
-"""The rights that a user needs in addition to those of ingestion, which writes nothing."""
+"""The rights that a user needs in addition to those of ingestion, which only reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,14 @@ class Trimmed:
     removed: int
     left: int
     kept_because: str = ""
-    """Why the stream was not touched; empty if it was."""
+    """Reason why the stream was left alone. Empty if it was trimmed."""
 
 
 async def trim(settings: PipelineSettings, layout: Layout, *, url: str, dead_letters: bool = False) -> list[Trimmed]:
     """Trim the journals that were ingested and, with ``dead_letters``, the dead-letter streams.
 
-    Raises ConfigurationError if nothing was ingested, or from another Redis, or if tables and checkpoint do not fit,
-    and UnreachableError.
+    Raises UnreachableError, and ConfigurationError if the lake has no entry of this Redis, or if tables and checkpoint
+    do not fit.
     """
     check_history(layout)
     ends = ingested_ends(layout)
@@ -77,12 +77,12 @@ def ingested_ends(layout: Layout) -> dict[str, Id]:
 
 
 def threshold(ingested: Id, now_ms: int, margin: timedelta) -> Id:
-    """Return the lowest ID to keep: never above the last one ingested, and ``margin`` behind now."""
+    """Return the lowest ID to keep, which is ``margin`` behind now and never above the last ingested one."""
     return min(ingested, (max(0, now_ms - to_ms(margin)), 0))
 
 
 def _check_source(layout: Layout, url: str) -> None:
-    """Raise ConfigurationError if the lake is filled from another Redis: many have streams of the same names."""
+    """Raise ConfigurationError if the lake is filled from another Redis, which may have streams of the same names."""
     source = json.loads(layout.source.read_text())["redis"]
     if source and source != shown_address(url):
         raise ConfigurationError(

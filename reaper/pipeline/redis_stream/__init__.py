@@ -1,10 +1,10 @@
-"""``redis-stream``: Redis streams as a source of Spark, in batches and streaming.
+"""``redis-stream``, which makes Redis streams a source of Spark, in batches and streaming.
 
-``register(spark)`` makes it known; ``docs/redis-stream.md`` lists the options. It reads with ``XRANGE``, so nothing on
-the server changes. Spark ships these modules by value: its other processes need PySpark, redis-py and pyarrow.
+``register(spark)`` makes it known. ``docs/redis-stream.md`` lists the options. It reads with ``XRANGE``, so it changes
+no key. Spark ships these modules by value, so its other processes need only PySpark, redis-py and pyarrow.
 
-Each module imports only the ones before it: `errors`, `options` and `positions` (IDs, and losses; pure), `client` (a
-client of redis-py that outlives outages), `ranges` (the part of one task), `source` (the interface of Spark).
+`positions` finds losses, `client` waits through outages, `ranges` is the work of one task, and `source` is the
+interface of Spark. A module imports only `errors`, `options` and modules before it in this list.
 """
 
 from reaper.pipeline.redis_stream.errors import NAME, DataLossError, RedisStreamError, UnreachableError

@@ -7,11 +7,11 @@ LOG = logging.getLogger(NAME)
 
 
 class RedisStreamError(Exception):
-    """Reading cannot go on: an option, the address or a stream has to be changed first. The message is a sentence."""
+    """An option, the address or a stream has to be changed first. The message is a sentence."""
 
 
 class DataLossError(RedisStreamError):
-    """Entries are gone that were never read."""
+    """Entries were removed before they were read."""
 
 
 class UnreachableError(RedisStreamError):

@@ -1,4 +1,4 @@
-"""Options of ``redis-stream``: read and checked. No message quotes a password."""
+"""Reads and checks the options of ``redis-stream``. No message quotes a password."""
 
 import difflib
 import os
@@ -40,7 +40,7 @@ class Options:
     discover_s: float
     retry_s: float
     logged: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
-    """Losses that this process has logged for this query: each is logged once."""
+    """Losses that this process has logged for this query, because each is logged once."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Options":

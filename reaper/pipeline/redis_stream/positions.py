@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Id = tuple[int, int]
-"""Entry ID: milliseconds and sequence number."""
+"""Milliseconds and sequence number of an entry ID."""
 ZERO: Id = (0, 0)
 LAST_SEQUENCE = 2**64 - 1
 
@@ -46,9 +46,9 @@ class Position:
 
     id: Id
     added: int | None = None
-    """Entries that had ever been added to the stream up to ``id``, including it; None where that is unknown."""
+    """Entries that had ever been added to the stream up to and including ``id``. None = unknown."""
     initial: bool = False
-    """Nothing has been read yet, and ``id`` need not be an existing entry."""
+    """No entry has been read yet, and ``id`` need not be an existing entry."""
 
     @property
     def is_anchor(self) -> bool:
@@ -73,11 +73,11 @@ class State:
     last: Id
     length: int
     first: Id | None
-    """The oldest entry; None where there is none."""
+    """The oldest entry. None in an empty stream."""
     added: int | None = None
-    """Entries that have ever been added; None before Redis 7.0."""
+    """Entries that have ever been added. None before Redis 7.0."""
     deleted: Id | None = None
-    """The highest ID that XDEL has deleted (trimming does not count); None before Redis 7.0."""
+    """The highest ID that XDEL has deleted (trimming does not count). None before Redis 7.0."""
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> "State":

@@ -24,15 +24,15 @@ from workers.protocol.log_fields import fields
 
 PAGE_ENTRIES = 1_000
 PAGE_BYTES = 1_000_000
-"""Most that one ``XRANGE`` should return: Redis serves no other client meanwhile."""
+"""The most bytes of one ``XRANGE``, because Redis serves no other client meanwhile."""
 MOST_GROWTH = 32
-"""A page is at most so many times as long as the one before. The first is one entry, since its size is unknown."""
+"""A page is at most this many times as long as the one before. The first one has one entry of unknown size."""
 LEAST_ENTRIES_A_PART = 5_000
 """A task for fewer entries costs more than it saves."""
 
 
 class PageSize:
-    """The number of entries to ask for. `PAGE_BYTES` hold so many if all are as large as the largest recent one."""
+    """The number of entries of the next page, which fit into `PAGE_BYTES` if they are as large as recent ones."""
 
     def __init__(self) -> None:
         self.entries = 1
@@ -54,7 +54,7 @@ class StreamRange(InputPartition):
     after: Position
     until: Id
     opens_with: Id | None = None
-    """The first entry of the range where ``after`` is no anchor: it existed when the range was planned."""
+    """The first entry of the range when it was planned, if ``after`` is no anchor."""
 
 
 def plan_ranges(client: Client, stream: str, after: Position, until: Position) -> list[StreamRange]:

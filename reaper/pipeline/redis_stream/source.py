@@ -51,7 +51,7 @@ class RedisStreamSource(DataSource):
 
 
 Offset = dict[str, dict[str, Any]]
-"""By stream: `Position.to_json`, and ``since`` where the range that ends here does not begin at the offset before."""
+"""`Position.to_json` by stream, with ``since`` if its range does not begin at the offset before."""
 
 
 class Backlog(NamedTuple):
@@ -83,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets: dict[str, State] | None = None
         """The states that ``availableNow`` reads up to."""
         self._newborn: set[str] = set()
-        """Streams that appeared while the query runs: every entry they ever had can be read, or is lost."""
+        """Streams that appeared while the query runs. Each of their entries can be read, or is lost."""
 
     # -- Spark asks how far the next batch goes
 

@@ -1,4 +1,5 @@
-"""The report: asks the lake every question of `reaper.pipeline.analysis`, and writes the answers on one page.
+"""Asks the lake every question of `reaper.pipeline.analysis`, and writes the answers on one page.
 
-`scope` chooses the events, `queries` lists the questions, `findings` asks them, `charts` draws, `page` writes.
+`reading` asks, and `findings` makes tables of the answers. `live` searches unsettled jobs in Redis. `page` writes the
+sections, with `charts` and `next_steps`.
 """

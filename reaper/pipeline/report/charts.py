@@ -28,9 +28,9 @@ Draw = Callable[[Axes], None]
 WIDTH_IN, HEIGHT_IN = 4.2, 2.5
 """Size of a panel. A phone shows it at about its own size, so letters stay legible."""
 MOST_LINES = 6
-"""Series in one chart. More cannot be told apart."""
+"""Series in one chart. The colors of more would be too similar."""
 FEW_POINTS = 40
-"""A line through at most so many points marks each of them."""
+"""A line through at most this many points marks each of them."""
 
 # placeholders, because every color of a chart is replaced by a variable of the page
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
@@ -103,7 +103,7 @@ def duration_axis(axis: Axis, unit_ms: float = 1.0) -> None:
     (axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale)("log")  # type: ignore[attr-defined]
     low, high = axis.get_view_interval()
     subs = (1.0, 2.0, 5.0) if high < 100 * low else (1.0,)
-    # If 1, 2 and 5 give fewer than two ticks, LogLocator takes so many that their labels overlap on a phone.
+    # If 1, 2 and 5 give fewer than two ticks, LogLocator takes more, and their labels overlap on a phone.
     axis.set_major_locator(MaxNLocator(4) if high < 5 * low else LogLocator(base=10, subs=subs, numticks=7))
     axis.set_major_formatter(FuncFormatter(lambda value, _: words.duration(value * unit_ms)))
 

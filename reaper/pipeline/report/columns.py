@@ -1,4 +1,4 @@
-"""The columns of the report's tables, by name: the title and the format of each. Pure."""
+"""The titles and formats of the columns of the report's tables, by name. Pure."""
 
 from collections.abc import Callable, Sequence
 
@@ -92,5 +92,5 @@ RANKS = "p50 p95 p99 p999 max"
 
 
 def table(names: str, rows: Sequence[Row], caption: str = "", most: int = 40) -> Markup:
-    """Return a table with the columns of these names, separated by blanks; nothing if there is no row."""
+    """Return a table with the columns ``names``, which blanks separate. Empty without rows."""
     return html.table([_COLUMNS[name] for name in names.split()], rows, caption=caption, most=most)

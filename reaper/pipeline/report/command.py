@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 DEFAULT_OUTPUT = "recovery-report.html"
 JAVA_OPTIONS = "-XX:+UseParallelGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=240m"
-"""A report may pause, and the garbage collector that avoids pauses costs a fifth of its CPU time. A report has
-so much code that smaller spaces for it would be searched for garbage again and again, each time with all of the heap.
+"""A report may pause, and the garbage collector that avoids pauses costs a fifth of its CPU time. With
+smaller spaces for the code of a report, Java would collect garbage again and again, each time in all of the heap.
 """
 SMALL_LAKE_BYTES = 200_000_000
-"""Some eight million events. With five, compiling once took a sixth less CPU time; that share shrinks."""
+"""About eight million events. With five million, compiling once takes a sixth less CPU time."""
 
 _SETTINGS = (*LAKE, *SPARK)
 
@@ -93,7 +93,7 @@ def _read(settings: PipelineSettings, scope: "Scope", progress: ProgressLine) ->
     from reaper.pipeline.report.reading import read_report
     from reaper.pipeline.spark.session import is_embedded
 
-    layout = existing_lake(settings.lake)  # before Spark is started for nothing
+    layout = existing_lake(settings.lake)  # an error should come before the start of Spark
     with ThreadPoolExecutor(1) as beside:
         beside.submit(import_module, "reaper.pipeline.report.page")  # a third of a second in which Java can start
         spark = open_session(settings, progress, java_options=_java_options(layout))

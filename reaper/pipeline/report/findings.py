@@ -17,18 +17,18 @@ _RECOVERY = (*_GROUP, "mode", "outcome", "reason")
 
 @dataclass(slots=True)
 class Findings:
-    """Everything the report knows."""
+    """The content of a report."""
 
     about: dict[str, Any]
     """Lake, scope, and when the report was made."""
     tables: dict[str, Rows]
     live: dict[str, Any] | None = None
-    """Where unsettled jobs were found in Redis; None if no one has looked."""
+    """The places of unsettled jobs in Redis. None if Redis was not searched."""
     advice: dict[str, Any] = field(default_factory=dict)
-    """Which visibility timeouts to set, as `advice.words.as_json` writes it."""
+    """The recommended visibility timeouts, as `advice.words.as_json` writes them."""
 
     def total(self, table: str, column: str, **only: object) -> int:
-        """Add up a column, of the rows that are as ``only`` says."""
+        """Add up a column of the rows that have the values ``only``."""
         rows = (row for row in self.tables[table] if all(row[key] == value for key, value in only.items()))
         return sum(row[column] for row in rows)
 
@@ -38,7 +38,7 @@ class Findings:
 
 
 def find(asked: LakeAnswers, about: Mapping[str, Any]) -> Findings:
-    """Return the tables of a report. ``about`` says where the answers come from."""
+    """Return the tables of a report. ``about`` describes the source of the answers."""
     reach = {name: getattr(asked, name) for name in ("first_ms", "last_ms", "events", "period_ms")}
     return Findings({**about, **reach}, tables_of(asked.answers))
 
@@ -129,7 +129,7 @@ def _ordered(rows: Rows, *names: str) -> Rows:
 
 
 def _sums(rows: Rows, keys: Sequence[str], **sums: str) -> Rows:
-    """Add up columns by ``keys``; ``sums`` names the column that each sum comes from."""
+    """Add up columns by ``keys``. ``sums`` has the source column of each sum."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         known = found.setdefault(tuple(row[key] for key in keys), dict.fromkeys(sums, 0))

@@ -9,7 +9,7 @@ from typing import Any
 Row = Mapping[str, Any]
 
 LONGEST = 400
-"""Characters that a cell shows: names and texts from outside may have any length. The JSON file holds all of it."""
+"""Characters of a cell, because texts from outside may have any length. The JSON file has the whole text."""
 WIDE = 4
 """Columns from which on a phone shows each row of a table as a card."""
 _SHORT, _PIECE = 14, 24

@@ -1,4 +1,4 @@
-"""The sections about jobs: integrity, durations, visibility timeouts, dead letters, and the input. Pure."""
+"""The sections about integrity, durations, visibility timeouts, dead letters, and the input. Pure."""
 
 from reaper.operations.job_search import Place
 from reaper.pipeline.analysis.answers import Row, Rows
@@ -87,9 +87,9 @@ def _unsettled(findings: Findings) -> list[Markup]:
 
 
 def _named(rows: Rows, column: str, *, of_all: bool = True) -> Rows:
-    """Return one row for each group and value of a column, with the IDs of its first jobs: `NAMED` in all.
+    """Return one row for each group and value of a column, with the IDs of its first jobs, `NAMED` in all.
 
-    ``jobs`` is how many there are, in the answer (``n``) unless ``of_all`` says that the rows are some of them.
+    ``jobs`` is the number of all jobs, which is ``n`` in ``rows``. Without ``of_all``, ``rows`` has them all.
     """
     heads: dict[tuple[str, ...], Row] = {}
     for row in rows:

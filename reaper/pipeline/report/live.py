@@ -1,4 +1,4 @@
-"""Looks in Redis for the oldest unsettled jobs of a lake, before the report calls one lost. Reads only."""
+"""Searches Redis for the oldest unsettled jobs of a lake, before the report calls one lost. Reads only."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -18,17 +18,17 @@ from workers.protocol.messages import entry_ms, text
 from workers.protocol.server import check_server
 
 MOST = 50
-"""Jobs that are looked for: as many as the page names."""
+"""Jobs that are searched, which is the number that the page names."""
 LOOKS = 3
-"""A job moves while it is looked for, so it is only lost if so many looks miss it."""
+"""A job may move during a search, so it is only lost if this many searches miss it."""
 DEPTH = 100_000
-"""Entries of each stream and journal that one look reads."""
+"""Entries of each stream and journal that one search reads."""
 LOST, UNCONFIRMED = "lost", "unconfirmed"
-"""Places beside those of `Place`: a job that is nowhere, and one that could be where nobody can look any more."""
+"""Further places of a job that was not found, and of one that may be in a trimmed or unread part."""
 
 
 async def look_for_unsettled(findings: Findings, redis_url: str) -> dict[str, Any]:
-    """Return where the unsettled jobs are: ``at``, ``places`` (counts), ``lost`` (rows), ``not_checked`` (a count).
+    """Return ``at``, ``places`` (counts), ``lost`` (rows) and ``not_checked`` (a count) of the unsettled jobs.
 
     Raises UnreachableError or UnsupportedServerError.
     """
@@ -55,7 +55,7 @@ async def look_for_unsettled(findings: Findings, redis_url: str) -> dict[str, An
 
 
 async def _places_of(client: Redis, journal: str, group: str, jobs: Iterable[str], ingested_ms: int) -> dict[str, str]:
-    """Return the place of each job of one group. Every look reads the journal once, for all that are still missing."""
+    """Return the place of each job of one group. Each search reads the journal once, for all missing jobs."""
     keys, places = group_keys(stream_of_journal(journal), group), dict.fromkeys(jobs, LOST)
     for _ in range(LOOKS):
         missing = [job for job, place in places.items() if place in (LOST, UNCONFIRMED)]

@@ -1,4 +1,4 @@
-"""Next steps: one step for each finding, with the command that shows more or repairs it. Pure."""
+"""Writes one next step for each finding, with a command that shows more or repairs it. Pure."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from workers.protocol import messages
 from workers.protocol.keys import stream_of_journal
 
 LONGEST_COMMAND = 2_000
-"""Characters. A command with longer names is of no use to a person."""
+"""Characters of a command. A longer one is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Step:
 
 
 def next_steps(findings: Findings) -> list[Step]:
-    """Return the steps, the most urgent first. Commands read Redis's address from the settings."""
+    """Return the steps, the most urgent first. Commands read the address of Redis from the settings."""
     return [step for rule in _RULES for step in rule(findings) if len(step.command) <= LONGEST_COMMAND]
 
 
@@ -151,6 +151,6 @@ def _pair(row: Row) -> tuple[str, str]:
 
 
 def _most(rows: Rows, name: str, **only: str) -> Row | None:
-    """Return the row with the largest count, of those that are as ``only`` says."""
+    """Return the row with the largest count, of those that have the values ``only``."""
     found = [row for row in rows if all(row[key] == value for key, value in only.items())]
     return max(found, key=lambda row: int(row[name]), default=None)

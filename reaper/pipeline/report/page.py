@@ -1,4 +1,4 @@
-"""Writes the report as one HTML file that needs nothing else: no network, no script. Pure."""
+"""Writes the report as one HTML file without scripts and links to the network. Pure."""
 
 from html import escape
 from importlib.resources import files

@@ -15,7 +15,7 @@ from reaper.pipeline.report.findings import Findings, find
 def read_report(
     spark: SparkSession, lake: str, scope: Scope, tell: Callable[[str], None], *, embedded: bool
 ) -> Findings:
-    """Ask everything of ``lake``. ``tell`` hears how far it is. Raises NoLakeError, and what Spark raises."""
+    """Ask everything of ``lake``. ``tell`` is called with the progress. Raises NoLakeError and errors of Spark."""
     asker = LakeQueries(spark, read_tables(spark, lake), scope, embedded=embedded)
     about = {"lake": lake, "made_at": scope.now.isoformat(timespec="seconds"), **scope.as_json()}
     findings = find(asker.ask(tell), about)
@@ -24,7 +24,7 @@ def read_report(
 
 
 def add_advice(findings: Findings) -> None:
-    """Add which visibility timeouts to set."""
+    """Add the recommended visibility timeouts."""
     promise = Promise()
     records = records_of(findings.tables["executions"])
     findings.advice = as_json([advise(record, promise) for record in records], promise)

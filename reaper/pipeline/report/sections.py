@@ -1,4 +1,4 @@
-"""The sections about the service: totals, next steps, recovery, the course over time, terms. Pure."""
+"""The sections about totals, next steps, recovery, the course over time, and terms. Pure."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from reaper.pipeline.report.live import LOST
 from reaper.pipeline.report.next_steps import next_steps
 
 WANTED = ("failed", "retried", "redriven")
-"""Causes of second starts that a person or a handler asked for."""
+"""Causes of second starts that a person or a handler wanted."""
 UNSEEN = "Work that a worker did and could not report before it died is not in the journal."
 """Why there may be more duplicates than the journal shows."""
 _PUT_ASIDE = {
@@ -74,7 +74,7 @@ def _sentence(count: int, meaning: str, details: set[str]) -> str:
 
 
 def steps(findings: Findings) -> Markup:
-    """Return the next steps: a command for each finding."""
+    """Return the next steps, with a command for each finding."""
     found = next_steps(findings)
     parts = [part for step in found for part in (paragraph(step.finding), html.block(step.command))]
     return section("steps", "Next steps", parts or [paragraph("Nothing: the journal shows no problem.")])
@@ -119,7 +119,7 @@ def _of(rows: Sequence[Row], measure: str) -> Rows:
     return [row for row in rows if row["measure"] == measure]
 
 
-# ---- when it was bad
+# ---- over time
 
 
 def over_time(findings: Findings) -> Markup:
@@ -132,7 +132,7 @@ def over_time(findings: Findings) -> Markup:
     }
     return section(
         "over_time",
-        "When and where it was bad",
+        "Stalls and waits over time",
         [
             paragraph(f"Each point of a chart is {words.duration(period_ms)}."),
             charts.courses("over_time", course, period_ms) if course else Markup(""),

@@ -1,5 +1,5 @@
-"""Spark itself: a Java to run it, a session, and a start that does not take forever.
+"""Finds a Java for Spark, and builds its session.
 
-The session is embedded by default, and the same program runs on a cluster or through Spark Connect. Nothing here knows
-what is computed.
+The session is embedded by default, and the same program runs on a cluster or through Spark Connect. The package does
+not depend on the queries.
 """

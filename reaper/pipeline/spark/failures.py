@@ -1,4 +1,4 @@
-"""Finds the reason of a failure that is outside of the question that Spark was asked."""
+"""Finds the reason of a failure of Spark, if the query is not at fault."""
 
 import os
 import re
@@ -14,18 +14,18 @@ _SIGNS = (
     (r"(?s)(?=.*PythonStreamingSourceRunner).*java\.(?:io\.EOFE|net\.SocketE|io\.IOE)xception", PYTHON_ENDED),
     ("Answer from Java side is empty", JAVA_ENDED),
 )
-"""What Spark or Java says, and the reason. The first that is found counts."""
+"""Patterns in messages of Spark or Java, with the reason. The first match counts."""
 _PACKAGE = re.compile(r"No module named '(pyarrow|redis|deltalake|pyspark)\b")
 _EXECUTOR = re.compile(r"\(TID \d+\) \((\S+) executor (\d+)\)")
 _FILE = re.compile(r"\[(?:FAILED_READ_FILE|PATH_NOT_FOUND)[.\w]*\] (.+?)\.?(?:\s+SQLSTATE: \w+)?$", re.MULTILINE)
 _OF_SPARK = frozenset({"PySparkException", "Py4JError"})
-"""Names of classes: a caller need not have imported what raises them."""
+"""Names of error classes, so that they need not be imported."""
 
 
 def all_words(error: BaseException) -> str:
     """Return the messages of an error and its causes and, where Spark hands them on, Java's stacks.
 
-    A task that cannot write says "task failed while writing rows". Only its cause says why.
+    A task that cannot write says "task failed while writing rows". Only its cause has the reason.
     """
     said: list[str] = []
     known: set[int] = set()
@@ -42,7 +42,7 @@ def all_words(error: BaseException) -> str:
 
 
 def missing_package(words: str) -> str:
-    """Return a sentence on the package that a Python of Spark lacks, by `all_words`; else nothing."""
+    """Return a sentence about the package that a Python of Spark lacks, from `all_words`. Empty if none is missing."""
     found, executor = _PACKAGE.search(words), _EXECUTOR.search(words)
     if not found:
         return ""
@@ -55,7 +55,7 @@ def missing_package(words: str) -> str:
 
 
 def reason_from_outside(error: BaseException) -> str:
-    """Return why Spark failed if the reason is the machine or a file, and not the question; else nothing."""
+    """Return the reason if a machine or a file made Spark fail. Empty if it was the query."""
     if isinstance(error, ConnectionError) and not isinstance(error, BrokenPipeError):  # that would be standard output
         return JAVA_ENDED
     kinds = {kind.__name__ for kind in type(error).__mro__}

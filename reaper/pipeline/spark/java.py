@@ -30,7 +30,7 @@ Spark's classes, because that takes an eighth of the CPU time of a small report.
 _FIRST = re.compile(
     "(spark-(catalyst|core|sql)|scala|janino|commons-compiler|parquet|hadoop-client|log4j|jackson-data)"
 )
-"""Jars with most of the classes that Spark loads. Java looks for a class in one jar after the other."""
+"""Jars with most of the classes that Spark loads. Java searches a class in one jar after the other."""
 _UNUSED = re.compile(
     "(spark-)?(arpack|breeze|datanucleus|derby|hive|jersey|kubernetes|lapack|mllib|spire|vertx|volcano)"
 )
@@ -38,7 +38,7 @@ _UNUSED = re.compile(
 
 
 class JavaMissingError(ConfigurationError):
-    """No Java that can run Spark. The message says how to get one."""
+    """No Java that can run Spark. The message has advice."""
 
 
 def java_environment() -> dict[str, str]:
@@ -57,7 +57,7 @@ def embedded_jars() -> str:
 
 
 def find_java() -> tuple[str, int]:
-    """Return the first ``java`` that runs, and its major version. Raises JavaMissingError where it is too old."""
+    """Return the first ``java`` that runs, and its major version. Raises JavaMissingError if it is too old."""
     home = os.environ.get("JAVA_HOME")
     for java in [str(Path(home, "bin", "java"))] if home else [shutil.which("java"), _of_the_extra()]:
         version = _version(java) if java else None

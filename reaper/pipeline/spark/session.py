@@ -1,7 +1,7 @@
 """Builds the Spark session. It is embedded by default, and unchanged on a cluster or through Spark Connect.
 
-The place of Spark is decided by the first of these: ``remote`` and ``master`` given here, ``spark-submit`` or Spark's
-own environment (``SPARK_REMOTE``, ``MASTER``) and ``spark-defaults.conf``. The default is ``local[*]``.
+The arguments ``remote`` and ``master`` choose the place of Spark. Without them, ``spark-submit`` or Spark's own
+environment (``SPARK_REMOTE``, ``MASTER``) chooses it, and then ``spark-defaults.conf``. The default is ``local[*]``.
 """
 
 import logging
@@ -37,7 +37,7 @@ EVERYWHERE: Mapping[str, str] = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",  # an entry may have a field twice
 }
-"""Settings of every session of ours; all of them can be set on a running session, also on a remote one."""
+"""Settings of every session. All of them can be set on a running session, also on a remote one."""
 
 _CLASSIC: Mapping[str, str] = {
     **EVERYWHERE,
@@ -113,7 +113,9 @@ def _connect(remote: str, app: str) -> SparkSession:
             raise
         where = without_logins(remote.partition(";")[0])  # a token may follow
         why = _first_line(error).replace(remote, where)
-        raise SparkMissingError(f"no Spark Connect server at {where}: {why}") from error
+        raise SparkMissingError(
+            f"no Spark Connect server at {where}: {why.rstrip('.')}. Start it, or correct spark_remote."
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

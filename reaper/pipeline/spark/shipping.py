@@ -7,6 +7,6 @@ from workers.protocol import address, events, log_fields, messages
 
 
 def ship_by_value() -> None:
-    """Call this before a query of ours is made. Calling it again changes nothing."""
+    """Call this before a query with our modules is made. Another call has no effect."""
     for module in (reaper.pipeline, address, events, log_fields, messages):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -139,7 +139,7 @@ class Stack:
         """Return the words of the workers in the group settings, by consumer."""
         lines = self.redis("HGETALL", "{orders}:group:billing").splitlines()
         fields = dict(zip(lines[::2], lines[1::2], strict=True))
-        return {name: word for name, word in fields.items() if name.startswith("member:")}
+        return {name: word for name, word in fields.items() if name.startswith("registration:")}
 
 
 def denied(log: str) -> list[str]:

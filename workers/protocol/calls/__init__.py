@@ -15,7 +15,7 @@ from workers.protocol.keys import GroupKeys
 from workers.protocol.scripts import Keys, Words
 
 CALL_BYTES = 512 * 1024
-"""Payload after which a call puts off the rest of its work, because it may block the server for 5 ms at most."""
+"""Payload after which a call puts off the rest of its work, so that it does not block the server for long."""
 
 Client = Redis | KeptConnection
 CountedEntry = tuple[tuple[bytes, Sequence[bytes]], int]
@@ -45,7 +45,7 @@ class GroupCalls:
 
     keys: GroupKeys
     journal_limit: int
-    """Length of the journal; 0 = none is written."""
+    """Length of the journal. 0 = no journal."""
 
     def spell(self, source: str, *argv: str | bytes | float, more_keys: Sequence[str] = ()) -> tuple[Keys, Words]:
         """Return the keys and arguments of a call. ``source`` is the stream that it is about."""

@@ -35,7 +35,7 @@ class Authority:
 
     holder: str = ""
     token: int = 0
-    """For people: it tells terms apart."""
+    """The number of the term, for logs and the journal."""
 
 
 NO_LEASE = Authority()
@@ -70,7 +70,7 @@ _OUTCOMES = {
 
 
 class Recovered(NamedTuple):
-    """One delivery's result. ``detail``: the ID of the new entry or dead letter, remaining ms, or a reason."""
+    """The result of one delivery. ``detail`` is the new entry or dead letter, the remaining ms, or a reason."""
 
     entry_id: bytes
     outcome: Outcome
@@ -87,17 +87,16 @@ class Recovery(NamedTuple):
     """The results of a recovery call."""
 
     next_page: str
-    """Where to go on, '' = all was looked at. Of a replica: the first entry that was put off."""
+    """The cursor of the next page, or '' at the end. For a replica it is the first entry that was put off."""
     due_in_ms: Sequence[tuple[bytes, int]]
     """Entries that are not overdue yet."""
     rows: Sequence[Recovered]
-    """Deliveries that were ended, or had to be held."""
+    """Deliveries that were ended, and undeliverable ones."""
     claimed: Sequence[CountedEntry]
     """Entries with their counts, which are the caller's from now on."""
 
 
 def read_recovery(
-    _at_ms: int,
     next_page: bytes,
     due: list[Any],
     held: list[Any],
@@ -105,7 +104,7 @@ def read_recovery(
     traced: list[Any],
     claimed: list[Any],
 ) -> Recovery:
-    """Read the answer of ``recover.lua``: events as they are in the journal, and held entries with their reasons."""
+    """Read the answer of ``recover.lua``, with events as in the journal, and undeliverable entries with reasons."""
     contexts = {row[0]: row[1:] for row in traced}
     ours = {entry_id for (entry_id, _), _ in claimed}
     rows = (row for event in events for row in _rows_of_event(event, contexts, ours))
@@ -136,7 +135,7 @@ def _rows_of_event(
 
 
 class DueMoves(NamedTuple):
-    """The result of a look at the schedules and the quarantined jobs, in the order of ``move_due.lua``."""
+    """The state of the schedules and the quarantined jobs after a call, in the order of ``move_due.lua``."""
 
     next_due_ms: int = -1
     """Time until the next job is due; 0 = call again, -1 = none is scheduled."""
@@ -148,7 +147,7 @@ class DueMoves(NamedTuple):
     settled: int = 0
     """Released jobs that are settled since the last call."""
     held: int = 0
-    """Due jobs that cannot be made ready; ``why``: the reason of the last one."""
+    """Due jobs that cannot be made ready. ``why`` is the reason of the last one."""
     why: bytes = b""
 
 
@@ -156,13 +155,13 @@ class CleanupResult(NamedTuple):
     """The findings of a cleanup of a group, in the order of ``maintain_group.lua``."""
 
     deleted: Sequence[bytes]
-    """Consumers that were silent, and are gone."""
+    """Silent consumers."""
     lost: Sequence[bytes]
-    """Consumers of workers that a third party deleted, and whose workers have not come back; reported once."""
+    """Consumers that a third party deleted, and whose workers have not come back. Each is reported once."""
     groups_lost: int = 0
-    """How often the group was found to be destroyed and made again, since it was first served."""
+    """How often a third party destroyed the group, since it was first served."""
     unread_ms: int = 0
-    """For how long jobs have been ready while no consumer read and none had a delivery; 0 = not at all."""
+    """For how long jobs have been ready while no consumer read and none had a delivery, or 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +171,7 @@ class GroupMoves(GroupCalls):
     authority: Authority = NO_LEASE
 
     async def recover(self, client: Client, source: str, ids: Iterable[bytes]) -> Recovery | Refusal:
-        """Recover the overdue ones of these entries, as the holder of the lease (``recover.lua``)."""
+        """Recover those of the entries that are overdue, as the holder of the lease (``recover.lua``)."""
         return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, *ids)
 
     async def recover_page(
@@ -212,7 +211,7 @@ class GroupLoad(NamedTuple):
 
     in_flight: int
     oldest_ready_ms: int
-    """Age of the oldest job that waits to be read; 0 = none does."""
+    """Age of the oldest job that waits to be read, or 0."""
     oldest_pending_ms: int
     scheduled: int
     quarantined: int

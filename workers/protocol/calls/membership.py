@@ -18,9 +18,9 @@ DELETE_CONSUMER = load_script("workers.protocol", "delete_consumer")
 DEFAULT_VISIBILITY_TIMEOUT = timedelta(seconds=30)
 DEFAULT_MAX_DELIVERIES = 3
 DEFAULT_REDELIVERY = Redelivery.STREAM
-"""What holds where nobody has said otherwise."""
+"""The values of a group whose processes set no others."""
 
-_MEMBER = "member:"
+_FIELD = "registration:"
 _REGISTRATION = re.compile(r"(\d{1,15}),(.*)", re.DOTALL)
 
 _POLICIES = {policy.value: policy for policy in Redelivery}
@@ -56,24 +56,25 @@ class GroupSettings:
 
 def complaints(group_settings: Mapping[str, str], now_ms: int) -> list[str]:
     """Return how the settings of live workers differ from the group's, by their registrations."""
-    found = [_REGISTRATION.fullmatch(value) for field, value in group_settings.items() if field.startswith(_MEMBER)]
+    values = [value for field, value in group_settings.items() if field.startswith(_FIELD)]
+    found = map(_REGISTRATION.fullmatch, values)
     return [one[2] for one in found if one and int(one[1]) > now_ms]
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A group that a worker has joined. Invalid group settings are replaced by those that it goes by otherwise."""
+    """A group that a worker has joined. Assumed settings replace invalid group settings."""
 
     group_settings: GroupSettings
     created_at: str
-    """Where the group begins, if it was made by this call."""
+    """The entry ID at which the group begins, if this call created it."""
     server_ms: int
     mismatch: str
-    """In what the worker's settings differ."""
+    """How the worker's settings differ from the group's."""
     served_ms: int
-    """Time until the lease of the group may be free; 0 = it is."""
+    """Time until the lease of the group may be free, or 0."""
     begins: bool
-    """Recovery by the workers begins with us."""
+    """Recovery by the workers begins with this call."""
 
 
 async def join_group(
@@ -91,11 +92,11 @@ async def join_group(
     counts_for_ms: int,
     begins: bool,
 ) -> Joined:
-    """Join, register, and create missing parts of the group (``join_group.lua``). Raises what redis-py raises.
+    """Join, register, and create missing parts of the group (``join_group.lua``). Raises redis-py's errors.
 
     A group that is created begins at ``start``. Settings of None follow the group. The script writes the ``assumed``
-    settings where the group has none. The record of a mismatch has the worker's ``name``. With ``begins``, the worker
-    holds no deliveries yet.
+    settings if the group has none. The record of a mismatch has the worker's ``name``. The registration lasts for
+    ``counts_for_ms``. With ``begins``, the worker has no deliveries yet.
     """
     policy, visibility, limit, mode, reads_retries, *rest = await JOIN_GROUP.run_idempotent(
         client,

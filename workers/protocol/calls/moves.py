@@ -25,13 +25,13 @@ class Outcome(StrEnum):
     """How a delivery ends. The values are the verbs of ``settle.lua``."""
 
     ACK = "ack"
-    """The one that says nothing more about its delivery."""
+    """The job is done."""
     NACK = "nack"
     """It failed, and that counts."""
     RETRY = "retry"
     """It failed, and that does not count."""
     HAND_BACK = "hand_back"
-    """It was not run, or not to its end: ready again at once, and it does not count."""
+    """It did not run to its end. It is ready again at once, and that does not count."""
     REJECT = "reject"
 
 
@@ -43,30 +43,30 @@ class Verdict:
     reason: str = ""
     """Why the job is a dead letter, if it becomes one."""
     error: str = ""
-    """What went wrong, for people."""
+    """The error, for people."""
     delay_ms: int = 0
     """How long the job waits before it is ready again."""
     traceback: str = ""
-    """Where it went wrong; travels with the dead letter, if the job becomes one."""
+    """Traceback of the error, for the dead letter."""
     exception: str = field(default="", compare=False)
-    """Type of what the handler raised, where that was no verdict of its own."""
+    """Type of the exception of the handler, if it was neither `Retry` nor `Reject`."""
 
 
 class SettleResult(IntEnum):
     """The outcome of a verdict. Numbers as in ``settle.lua``."""
 
     REJECTED = 0
-    """The delivery is not ours any more: it was settled, or made ready again."""
+    """The delivery is not ours any more, because it was settled or made ready again."""
     DONE = 1
     DEAD = 2
     HELD = 4
     """It cannot be copied, and stays pending."""
     LOST = 6
-    """Given back, and its payload was deleted: it cannot run again. The journal has it."""
+    """A third party deleted its payload, so it cannot run again. The journal has it."""
 
 
 class Settled(NamedTuple):
-    """The result of a verdict. ``detail`` is the ID of the dead letter, or the reason of a held delivery."""
+    """The result of a verdict. ``detail`` is the ID of the dead letter, or the reason of an undeliverable one."""
 
     result: SettleResult
     detail: str = ""
@@ -79,11 +79,11 @@ class HeartbeatAnswer(IntEnum):
     """It is not ours any more."""
     EXTENDED = 1
     PAYLOAD_GONE = 2
-    """Somebody deleted its entry: nobody else can run it."""
+    """A third party deleted its entry, so no other worker can run it."""
     VANISHED = 3
-    """Somebody deleted the consumer or the group, and nobody has it."""
+    """A third party deleted the consumer or the group, and no consumer has the delivery."""
     TAKEN = 4
-    """A read may have taken it by mistake just now, as the server's clock was set back, and will give it back."""
+    """The server's clock was set back, so a read may have taken it by mistake. The reader gives it back."""
 
 
 class SettleEntry(NamedTuple):
@@ -100,7 +100,7 @@ class HandlerState(IntEnum):
 
     WAITS = 0
     BEGINS = 1
-    """It is about to begin. Of a quarantined job also: it began only now, and may still crash the process."""
+    """It is about to begin, or a quarantined job has begun only now, and may still crash the process."""
     RUNS = 2
 
 
@@ -118,7 +118,7 @@ class Moves(GroupCalls):
 
     consumer: str
     caller: str = field(default_factory=lambda: secrets.token_hex(8))
-    """A word that no other process uses."""
+    """A random ID of this process."""
 
     async def ack(
         self,
@@ -130,7 +130,7 @@ class Moves(GroupCalls):
         deletes: bool = False,
         fields: Fields = (),
     ) -> Sequence[bool] | None:
-        """Say that jobs are done (``ack.lua``). Return for each whether it is done. None means that all are.
+        """Acknowledge jobs (``ack.lua``). Return for each whether it was acknowledged, or None if all were.
 
         ``number`` ascends with each call of ``ack`` and `settle`. A repeated call keeps its number (rule W2).
         """
@@ -139,7 +139,7 @@ class Moves(GroupCalls):
         return None if isinstance(reply, int) else [code == 1 for code in reply]
 
     async def settle(self, client: Client, source: str, items: Iterable[SettleEntry], *, number: int) -> list[Settled]:
-        """Give deliveries back, or up (``settle.lua``)."""
+        """Settle deliveries with other verdicts than acks (``settle.lua``)."""
         argv: list[str | bytes | int] = [self.consumer, self.caller, number]
         for item in items:
             verdict = item.verdict
@@ -160,7 +160,7 @@ class Moves(GroupCalls):
     async def hold(
         self, client: Client, source: str, deliveries: Iterable[tuple[bytes, int]], *, answered: int
     ) -> list[bool]:
-        """Take back vanished deliveries (``hold.lua``), entry ID and times delivered. Return which are ours."""
+        """Take back vanished deliveries, as entry ID and delivery count (``hold.lua``). Return which are ours."""
         argv = (word for delivery in deliveries for word in delivery)
         reply: Any = await HOLD.run(client, *self.spell(source, self.consumer, self.caller, answered, *argv))
         return [code == 1 for code in reply]
@@ -176,6 +176,6 @@ class Moves(GroupCalls):
         return text(next_page), found
 
     async def return_taken(self, client: Client, source: str, taken: Iterable[tuple[bytes, int]]) -> None:
-        """Give back entries that a read took from a live worker, with earlier deliveries (``return_taken.lua``)."""
+        """Give back entries that a read took from live workers, with their earlier counts (``return_taken.lua``)."""
         words = [word for one in taken for word in one]
         await RETURN_TAKEN.run(client, (source,), (self.keys.group, self.consumer, *words))

@@ -1,6 +1,6 @@
-"""Rejections: calls that a script did not carry out, with the reason, and for how long recovery waits.
+"""Calls that a script rejected, and the time for which recovery waits.
 
-Scripts decide by the beat of a group for how long recovery waits (``9_beat.lua``). `recovery_wait` says it for people.
+The scripts derive this time from the beat of a group (``9_beat.lua``). `recovery_wait` does the same for people.
 """
 
 from collections.abc import Mapping
@@ -22,17 +22,17 @@ class RecoveryWait:
     left_ms: int
     """For how long, if there is no other gap meanwhile."""
     gap_ms: int
-    """For how long no heartbeat could be served before; 0 = it is not known, because there was none before."""
+    """For how long no heartbeat could be served before, or 0 if the group had none before."""
     gap_has_ended: bool = True
-    """Heartbeats are served again; else recovery waits until they are, and for ``left_ms`` more."""
+    """Heartbeats are served again. Otherwise recovery waits until they are, and then for ``left_ms``."""
 
     def facts(self) -> dict[str, object]:
-        """Return what a log line reports of it, in seconds."""
+        """Return the fields of a log line, in seconds."""
         gap_s = round(self.gap_ms / 1000, 1) if self.gap_ms else None
         return {"wait_s": round(self.left_ms / 1000, 1), "gap_s": gap_s, "gap_has_ended": self.gap_has_ended}
 
     def __str__(self) -> str:
-        """Say for how long recovery waits, and why: ``recovery waits 12 s: no heartbeat could be served for 41 s``."""
+        """Return a phrase, for example ``recovery waits 12 s: no heartbeat could be served for 41 s``."""
         left = f"recovery waits {_seconds(self.left_ms)}"
         since = f"for {_seconds(self.gap_ms)}" if self.gap_ms else "in this group before"
         if not self.gap_has_ended:
@@ -53,7 +53,7 @@ def recovery_wait(settings: Mapping[str, str], now_ms: int) -> RecoveryWait | No
     in_force_ms, beat, unbroken = number("visibility_ms"), number("beat"), number("unbroken")
     if not in_force_ms:
         return None
-    visibility_ms = max(in_force_ms, number("former_visibility_ms") if number("former_until") > now_ms else 0)
+    visibility_ms = max(in_force_ms, number("former_visibility_ms") if number("former_left") else 0)
     gap_ms = abs(now_ms - beat)
     if not beat or not unbroken or gap_ms * GAP_PART > in_force_ms:
         return RecoveryWait(visibility_ms, gap_ms if beat else 0, gap_has_ended=False)
@@ -69,9 +69,9 @@ class RefusalKind(StrEnum):
     PAUSED = "paused"
     """An operator has paused the group."""
     WAITS = "waits"
-    """Heartbeats could not be served for a while: live workers come first."""
+    """Heartbeats could not be served for a while, so live workers come first."""
     REFUSED = "refused"
-    """The policy cannot work with the stream's layout."""
+    """The redelivery policy does not support the layout of the stream."""
     UNKNOWN = "unknown"
     """The group has no settings."""
 
@@ -83,11 +83,11 @@ class Refusal:
     kind: RefusalKind
     detail: str = ""
     wait: RecoveryWait | None = None
-    """For how long recovery waits, where it does."""
+    """Set if the reason is `RefusalKind.WAITS`."""
 
 
 def read_refusal(code: bytes, *details: Any) -> Refusal:
-    """Read a reply that is no ``ok``."""
+    """Return the rejection of a reply that is not ``ok``."""
     kind = RefusalKind(text(code))
     if kind is RefusalKind.WAITS:
         return Refusal(kind, wait=RecoveryWait(*details))

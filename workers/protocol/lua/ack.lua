@@ -1,14 +1,14 @@
--- pending -> done: a worker says of many deliveries of one source that they are done. The first who says so wins, whoever holds the entry
--- by now, because XACK answers 1 only once. (Without the prelude, which would cost more than all the rest.)
+-- pending -> done: a worker acknowledges many deliveries of one source. The first acknowledgment of an entry wins, also if another consumer
+-- has the entry by now, because XACK answers 1 only once. (Without the prelude, which would cost more than all the rest.)
 --
 -- KEYS[1] to KEYS[8] as in keys.lua
--- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] consumer  ARGV[4] caller: a word that no other process uses
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] consumer  ARGV[4] caller: a random ID of the process
 -- ARGV[5] number of the call: a call that is sent again has its number, a later one a higher one
--- ARGV[6] '1' = delete what is acknowledged (if the stream has one group only)  ARGV[7] number of entries
+-- ARGV[6] '1' = delete the acknowledged entries (if the stream has one group only)  ARGV[7] number of entries
 -- ARGV[8…] their IDs, then fields for the journal
 --
 -- Returns the number of entries if all are done, else 1 (done) or 0 (rejected: it was done, or made ready again) for each.
--- Raises NOGROUP, and OLDCALL if a later call was carried out. Nothing is done then.
+-- Raises NOGROUP, and OLDCALL if a later call was carried out. The call has no effect then.
 -- Fence: none; XACK is the fence.
 
 --- @keys
@@ -28,7 +28,7 @@ for i = 1, n do
   results[i] = redis.call('XACK', source, group, entry_id)
   if results[i] == 0 then
     if not rejected[1] then
-      redis.call('XPENDING', source, group) -- raises NOGROUP: XACK answers 0 if the group is gone
+      redis.call('XPENDING', source, group) -- raises NOGROUP: XACK answers 0 if the group is missing
     end
     rejected[#rejected + 1] = i - 1
   elseif deletes then

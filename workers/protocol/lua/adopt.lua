@@ -1,13 +1,13 @@
--- A worker looks for what is its own.
+-- A worker finds its own deliveries whose read had no answer, or makes the deliveries of an earlier process overdue.
 --
 -- KEYS[1] to KEYS[8] as in keys.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN (not used)  ARGV[3] consumer  ARGV[4] most entries  ARGV[5] where the page begins ('-' or '(ID')
 -- ARGV[6…] IDs of entries in hand
 --
--- Returns {next page ('' = the end), {entry, times delivered}…}: what a read has brought whose reply was lost.
--- With ARGV[4] '0', a later process of the name says that the consumer's process is dead: all that it holds is made overdue, and whoever
--- recovers does the rest. Should that process live, its next heartbeat makes them young again.
--- Fence: none; nothing changes hands.
+-- Returns {next page ('' = the end), {entry, times delivered}…}: deliveries of a read whose reply was lost.
+-- With ARGV[4] '0', a later process of the name reports that the consumer's process is dead. All its deliveries are made overdue, so that
+-- they are recovered. If that process lives, its next heartbeat extends them again.
+-- Fence: none; no delivery changes its owner.
 
 --- @keys
 --- @prelude

@@ -1,14 +1,14 @@
--- consumer without deliveries -> gone: a worker clears away its own consumer, or one of an earlier process.
--- XGROUP DELCONSUMER drops what its consumer holds, so it may only run where a script has seen that this is nothing.
+-- consumer without deliveries -> deleted: a worker deletes its own consumer, or one of an earlier process.
+-- XGROUP DELCONSUMER drops the pending entries of its consumer, so only a script that has seen that there are none may run it.
 --
 -- KEYS[1] source    orders, or {orders}:retry:billing  stream
 -- KEYS[2] settings  {orders}:group:billing             hash, named for the stream alone, whose consumers have registrations
 -- ARGV[1] group  ARGV[2…] consumers
 --
--- Returns how many were deleted. The registration of one that was not there stays: somebody else has deleted it, with what it held, and
--- the registration is what tells that (maintain_group.lua).
--- Raises NOGROUP where the group is gone.
--- Fence: none needed; nothing pending is touched.
+-- Returns how many were deleted. The registration of a missing consumer stays: a third party has deleted it with its deliveries, and the
+-- registration is the sign of that (maintain_group.lua).
+-- Raises NOGROUP if the group is missing.
+-- Fence: none needed; no pending entry is touched.
 
 local source, settings, group = KEYS[1], KEYS[2], ARGV[1]
 
@@ -26,7 +26,7 @@ for i = 2, #ARGV do
     deleted = deleted + 1
   end
   if settings and (held or 0) == 0 then
-    redis.call('HDEL', settings, 'settled:' .. consumer, (held and 'member:' or 'settled:') .. consumer)
+    redis.call('HDEL', settings, 'settled:' .. consumer, (held and 'registration:' or 'settled:') .. consumer)
   end
 end
 return deleted

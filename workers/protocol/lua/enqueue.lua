@@ -1,4 +1,4 @@
--- (new) -> ready | scheduled: a producer enqueues jobs, each once, however often it has to say so.
+-- (new) -> ready | scheduled: a producer enqueues jobs, each once, also if it has to repeat the call.
 --
 -- KEYS[1] stream    orders                  stream
 -- KEYS[2] schedule  {orders}:scheduled      sorted set: delayed enqueues, seen by every group when due
@@ -10,8 +10,8 @@
 --          the words: field, value …
 --
 -- Returns one number a job: 1 enqueued, 0 there already. A call that is sent again after a lost reply answers as it did before.
--- All or nothing: an error (OOM, for one) means that no job was enqueued. So nothing is written before the first job is.
--- Fence: none; any producer may enqueue, and what it has enqueued already is no second job.
+-- All or nothing: an error (OOM, for one) means that no job was enqueued. So the first job is the first write.
+-- Fence: none; any producer may enqueue, and a repeated job is not enqueued again.
 
 local stream, schedule, enqueued = KEYS[1], KEYS[2], KEYS[3]
 
@@ -20,7 +20,8 @@ local stream, schedule, enqueued = KEYS[1], KEYS[2], KEYS[3]
 local call, call_ms, job_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local FORGOTTEN_PER_JOB, FORGOTTEN_AT_LEAST = 2, 8
 
--- Harmless: what may not remember a job must not add it either, since whoever hears an error enqueues it again. All three raise WRONGTYPE.
+-- Without effect. A call that may not remember a job must not add it either, because after an error the producer enqueues it again. All three
+-- raise WRONGTYPE.
 redis.call('ZADD', enqueued, 'XX', 0, '')
 redis.call('XLEN', stream)
 redis.call('ZCARD', schedule)
@@ -73,7 +74,7 @@ if call ~= '' and not repeated then
   end
 end
 
--- What is past is dropped a few at a time, faster than it comes; the key itself goes with the last of it. By pcall: the jobs are there.
+-- Expired members are removed a few at a time, faster than new ones come; the last one removes the key. By pcall: the jobs are enqueued.
 local past = redis.pcall('ZRANGEBYSCORE', enqueued, '-inf', digits(at), 'LIMIT', 0,
   math.min(FORGOTTEN_PER_JOB * n + FORGOTTEN_AT_LEAST, MAX_WORDS))
 if #past > 0 then

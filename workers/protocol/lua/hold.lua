@@ -1,11 +1,11 @@
--- vanished -> pending for us: a live worker takes back what it runs, when extend.lua has said that it vanished.
+-- vanished -> pending for us: a live worker takes back the deliveries that it runs, after extend.lua reported that they vanished.
 --
 -- KEYS[1] to KEYS[8] as in keys.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN (not used)  ARGV[3] consumer  ARGV[4] caller
 -- ARGV[5] number of the caller's last settlement that was answered ('0' = none)  ARGV[6…] entry ID, times delivered, in turns
 --
 -- Returns a result for each: 1 ours again, 0 not.
--- Fence: does nothing if a settlement of the caller came in between, because what it acknowledged would be pending again.
+-- Fence: no effect if a settlement of the caller came in between, because acknowledged entries would be pending again.
 
 --- @keys
 --- @prelude

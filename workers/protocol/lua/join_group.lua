@@ -1,24 +1,24 @@
--- A worker joins a group: creates the group (and the retry stream's) where it is missing, registers, and reads the group settings.
+-- A worker joins a group: creates the group (and the retry stream's) if it is missing, registers, and reads the group settings.
 -- Settings that the group does not have, or has lost, are written. One that differs from the worker's is recorded.
 --
--- Who recovers: a replica that takes the lease writes `reaper`. Embedded workers stand by while there is a lease. The first one to join
+-- The recovery mode: a replica that takes the lease writes `reaper`. Embedded workers stand by while there is a lease. The first one to join
 -- without a lease writes `embedded`, and its policy, if it has one.
 --
 -- KEYS[1] stream    orders                   stream
 -- KEYS[2] retry     {orders}:retry:billing   stream
 -- KEYS[3] settings  {orders}:group:billing   hash
 -- KEYS[4] lease     {orders}:lease:billing   string
--- ARGV[1] group  ARGV[2] start ID of a group that is created and has no known position ('0' = everything that is there)
+-- ARGV[1] group  ARGV[2] start ID of a group that is created and has no known position ('0' = the first entry)
 -- ARGV[3] policy, ARGV[4] visibility timeout in ms, ARGV[5] max_deliveries, ARGV[6] recovery mode that are set ('' = follow the group)
 -- ARGV[7] policy, ARGV[8] visibility timeout in ms, ARGV[9] max_deliveries, ARGV[10] recovery mode that the worker goes by otherwise
 -- ARGV[11] worker's name  ARGV[12] its consumer  ARGV[13] for how long a registration lasts, in ms
--- ARGV[14] '1' = the worker begins, and holds nothing
+-- ARGV[14] '1' = the worker begins, and has no deliveries
 --
 -- Returns {policy, visibility_ms, max_deliveries, recovery, retry stream is to be read (1|0), start ID of the group if it was created now
 -- ('' if not), server time in ms, how the worker's settings differ (''), of an embedded worker: ms until the
 -- lease may be free (0 = it is), and whether recovery by workers begins with this call (1|0)}.
--- Raises WRONGTYPE where the stream's key holds something else, and, of a worker that begins, what Redis says of a command that heartbeats
--- need and may not have.
+-- Raises WRONGTYPE if the stream's key is of another type. A worker that begins also gets the error of a command that heartbeats need and
+-- that its user may not run.
 -- Fence: none; it only creates what is missing.
 
 local stream, retry, settings, lease, group = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
@@ -38,7 +38,7 @@ local function create_group(key, id)
   return true
 end
 
--- Returns the last known position of a group that was destroyed. A stream that was made anew, and a new group, have none.
+-- Returns the last known position of a destroyed group. A stream that was created again, and a new group, have none.
 local function known_position()
   local last_id = redis.call('HGET', settings, 'last_id') or ''
   if string.match(last_id, '^%d+%-%d+$') and redis.call('EXISTS', stream) == 1
@@ -80,9 +80,9 @@ for i, name in ipairs({ 'policy', 'visibility_ms', 'max_deliveries', 'recovery' 
 end
 
 local mismatch = table.concat(differing, '; ')
--- Before 7.2 a read that finds nothing makes no consumer. A registration whose consumer is missing is to mean that somebody deleted it.
+-- Before 7.2 a read without entries creates no consumer. A registration without a consumer must mean that a third party deleted it.
 redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, consumer)
-redis.call('HSET', settings, 'member:' .. consumer, digits(at + registered_ms) .. ','
+redis.call('HSET', settings, 'registration:' .. consumer, digits(at + registered_ms) .. ','
   .. (mismatch ~= '' and 'worker ' .. worker .. ': ' .. mismatch or ''))
 
 local read_retry = in_force[1] == 'retry-stream' or redis.call('EXISTS', retry) == 1

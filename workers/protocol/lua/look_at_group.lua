@@ -1,4 +1,4 @@
--- Reads only: what the gauges of a group show. In the server, because the payload of the first job would travel otherwise.
+-- Reads the values of the gauges of a group. A script, because otherwise the payload of the first job would be transferred.
 --
 -- KEYS[1] stream           orders                        stream
 -- KEYS[2] retry            {orders}:retry:billing        stream
@@ -10,7 +10,7 @@
 -- ARGV[1] group
 --
 -- Returns {in flight, age of the oldest ready job in ms, idle time of the oldest delivery in ms, scheduled, quarantined and released jobs,
--- dead letters, 1 where an operator has paused recovery, else 0, ms for which recovery waits (9_beat.lua)}; ages are 0 where there is none.
+-- dead letters, 1 if an operator has paused recovery, else 0, ms for which recovery waits (9_beat.lua)}. An age is 0 if there is none.
 -- A key that is missing reads as empty.
 -- Fence: none; it writes nothing.
 

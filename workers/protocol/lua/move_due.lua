@@ -28,7 +28,7 @@ open_for_copies()
 redis.call('ZREM', schedule, '')
 local target, refused = copy_target(in_force)
 
--- Makes a job ready. Returns its new entry, or nil: then it is looked at again later, and in nobody's way until then.
+-- Makes a job ready. Returns its new entry, or nil if that failed. Then it is tried again later, behind the other jobs.
 local n_held, why_held = 0, ''
 local function release(zset, member, job)
   local ok, id, why = pcall(function()
@@ -37,7 +37,7 @@ local function release(zset, member, job)
     elseif job and target then
       return copy(target, job, job.deliveries, ready_fields(job))
     end
-    return nil, job and refused or 'it is no job of ours'
+    return nil, job and refused or 'the schedule has a member that is not a job'
   end)
   if not ok or not id then
     n_held, why_held = n_held + 1, why or type(id) == 'table' and id.err or tostring(id)
@@ -84,7 +84,7 @@ local function look_at_released()
   return out, in_doubt, settled
 end
 
--- Returns how many released jobs may be in doubt at a time: a quarter of our workers, at least one, and one where somebody else reads.
+-- Returns how many released jobs may be in doubt at a time: a quarter of our workers, at least one, and one if a third party reads.
 local function gate_width()
   local ours = 0
   for _, key in ipairs({ stream, retry }) do
@@ -108,7 +108,7 @@ if member and out < MOST_RELEASED and in_doubt < gate_width() then
   local id = release(schedule, member, job)
   if id then
     write_released(id, { key = target })
-    tell('recovered', '', digits(job.deliveries), 'released', job.entry, job.id, job.generation, '', id) -- of a retry, its nack has told
+    tell('recovered', '', digits(job.deliveries), 'released', job.entry, job.id, job.generation, '', id) -- a retry is in the event of its nack
     released, out = { job.id, id }, out + 1
   end
 end

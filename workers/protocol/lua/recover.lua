@@ -4,14 +4,14 @@
 -- KEYS[9] lease  {orders}:lease:billing  string
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's lease, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] payload bytes after which the call ends
--- Leader:    ARGV[6…] IDs of entries that may be overdue, ascending
+-- Holder:    ARGV[6…] IDs of entries that may be overdue, ascending
 -- Embedded:  ARGV[6] consumer  ARGV[7] where the page begins ('-' or '(ID')  ARGV[8] entries of a page  ARGV[9] room: how many it may claim.
 --            The page ends when the room is used up. Without any room, overdue entries are made ready.
 --
--- Returns {'ok', server time in ms, where to go on ('' = the end; replica: the first ID that was put off), {ID, ms until it is due, in
+-- Returns {'ok', where to go on ('' = the end; replica: the first ID that was put off), {ID, ms until it is due, in
 -- turns}, {ID, consumer, why it is held, in turns}, events as in the journal, {ID, traceparent, tracestate, generation} of each traced job that
--- has left its delivery, {entry, times delivered} of what was claimed},
--- or {'stale', lease found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.
+-- has left its delivery, {entry, times delivered} of each claimed entry},
+-- or {'stale', lease found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): the call had no effect.
 -- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
 
 --- @keys
@@ -29,7 +29,7 @@ probe_heartbeat(source)
 note_beat(in_force)
 local waits_ms = recovery_waits_ms(in_force)
 
-local LONGEST_VISIBILITY_MS = 604800000 -- seven days: of what a job asks for itself
+local LONGEST_VISIBILITY_MS = 604800000 -- seven days: the longest timeout that a job may ask for
 local due_in, held, bytes = {}, {}, 0
 in_force.recovers = true
 local consumer, room = is_embedded and ARGV[6], is_embedded and tonumber(ARGV[9]) or 0
@@ -52,9 +52,9 @@ local function take(row)
   return true
 end
 
--- Restarts the idle time of a delivery for which Redis reports 0. Either it was delivered just now, which changes nothing, or its delivery
+-- Restarts the idle time of a delivery for which Redis reports 0. Either it was delivered just now, so this has no effect, or its delivery
 -- time lies in the future because the clock was set back, and Redis would report 0 until then. An entry without a payload is left alone:
--- from Redis 7.0 on, XCLAIM would drop it from the pending entries list unseen.
+-- from Redis 7.0 on, XCLAIM would drop it from the pending entries list without a report.
 local function start_over(row)
   if row[3] == 0 and payload_of(row) then
     redis.call('XCLAIM', source, group, row[2], 0, row[1], 'JUSTID')
@@ -64,7 +64,7 @@ end
 local function look_at(row)
   local idle, rests = row[3], is_given_back(row)
   if row[2] == consumer and not rests then
-    return -- in hand here
+    return -- it is in flight there
   end
   local stays = rests and in_force.policy == 'in-place' and row[4] < in_force.max_deliveries
   if stays and payload_of(row) then -- ready where it is
@@ -148,4 +148,4 @@ if recovered > 0 then
   redis.pcall('HINCRBY', settings, 'recovered', recovered)
 end
 local told = write_events({ 'mode', is_embedded and 'embedded' or 'reaper', 'token', token, 'visibility_ms', digits(in_force.visibility_ms) })
-return broken or { 'ok', at, cursor, due_in, held, told, traced, taken }
+return broken or { 'ok', cursor, due_in, held, told, traced, taken }

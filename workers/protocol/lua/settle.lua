@@ -1,4 +1,4 @@
--- pending -> ready | scheduled | dead: a worker gives deliveries of one source back, or up. (What is done: ack.lua.)
+-- pending -> ready | scheduled | dead: a worker settles deliveries of one source with other verdicts than an ack (ack.lua).
 --
 -- KEYS[1] to KEYS[8] as in keys.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] consumer  ARGV[4] caller  ARGV[5] number of the call (ack.lua)
@@ -20,7 +20,7 @@ local consumer, caller, number = ARGV[3], ARGV[4], ARGV[5]
 local first = 6
 
 -- The kept reply. A worker numbers its settlements, and sends the next one when the last one is answered. A call that is sent again has
--- its number, and gets the reply that was kept, so nothing is done twice.
+-- its number, and gets the kept reply, so it has its effect once.
 local who, last, answer = string.match(redis.call('HGET', settings, 'settled:' .. consumer) or '', '^(%S+) (%d+) (.*)$')
 if who == caller and tonumber(number) <= tonumber(last) then
   return number == last and cmsgpack.unpack(answer) or redis.error_reply('OLDCALL a later call was carried out')

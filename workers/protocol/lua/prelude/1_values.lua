@@ -1,7 +1,7 @@
 -- Shared by the scripts: stands for `--- @prelude`. A script gets the functions that it uses (workers/protocol/scripts.py).
 --
 -- A script is atomic, but Redis never rolls it back. So each script checks first, then writes the copy, then acknowledges. Its first write
--- needs no memory, because a full server lets a script go on that has written. That write also asks for the rights to all that follows a
+-- needs no memory, because a full server lets a script go on that has written. That write also needs the permissions for all that follows a
 -- copy. The journal never stops an effect. One bad entry has a result of its own, and never stops its batch. An entry that cannot be copied
 -- is held: it stays pending, and the reply says why.
 --
@@ -11,7 +11,7 @@
 local time = redis.call('TIME')
 local at = time[1] * 1000 + math.floor(time[2] / 1000) -- the server's time in ms
 
--- Returns a number as Redis takes it: handed over as it is, 1e12 would be written with an exponent.
+-- Returns a number in the form that Redis accepts. Without this, Lua would write 1e12 with an exponent.
 local digits_of = {}
 local function digits(number)
   local text = digits_of[number]
@@ -46,7 +46,7 @@ local function entries_behind(key, id, count)
   return redis.call('XRANGE', key, '(' .. id, '+', 'COUNT', count)
 end
 
--- Returns a field of what XINFO tells (names and values in turn), or nil.
+-- Returns a field of a reply of XINFO (names and values in turn), or nil.
 local function info_field(info, name)
   for i = 1, #info, 2 do
     if info[i] == name then

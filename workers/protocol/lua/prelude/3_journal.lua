@@ -1,5 +1,5 @@
--- The journal: events as flat fields. What several jobs have in common stands once. The rest is in columns: values joined by commas, all
--- columns of an event of equal length. A column that says nothing is left out. (An ID holds no comma, so nothing is escaped.)
+-- The journal: events as flat fields. Values that several jobs share are written once. The rest is in columns: values joined by commas, all
+-- columns of an event of equal length. A column without information is left out. (An ID holds no comma, so nothing is escaped.)
 
 local function write_event(fields)
   if maxlen > 0 then
@@ -11,7 +11,7 @@ local MOST_ROWS = 100 -- of an event
 local COLUMNS = { 'job', 'generation', 'idle_ms', 'new_entry' }
 local events, by_head, newest = {}, {}, {}
 
--- Notes what befell a job, to be written by `write_events`. Neighbors mostly belong to the same event.
+-- Notes an event of a job, for `write_events`. Jobs that follow each other mostly belong to the same event.
 local function tell(event, consumer, delivery, reason, entry_id, job_id, generation, idle_ms, new_entry)
   local pile = newest
   if pile.event ~= event or pile.consumer ~= consumer or pile.delivery ~= delivery or pile.reason ~= reason or pile.n == MOST_ROWS then
@@ -51,7 +51,7 @@ local function fields_of(pile, more)
   return fields
 end
 
--- Writes all that was told, with the fields `more`. Returns the same events for the caller.
+-- Writes all noted events, with the fields `more`. Returns the same events for the caller.
 local function write_events(more)
   local told = {}
   for i, pile in ipairs(events) do
@@ -61,7 +61,7 @@ local function write_events(more)
   return told
 end
 
--- Returns nil if the caller may recover in the group, else the reply that says why not.
+-- Returns nil if the caller may recover in the group, else the reply with the reason.
 local function refusal_of(in_force, holder, lease, verb, token)
   local may, found = may_serve(holder, lease, in_force and in_force.recovery)
   if may then

@@ -1,4 +1,4 @@
--- A job: what its entry says, read defensively, because entries come from outside.
+-- A job, read from its entry. The fields are checked, because entries come from outside.
 
 local MAX_CONSUMERS_BYTES = 1024
 local FATAL = 9007199254740992 -- 2^53: a delivery count above it is a FATAL XNACK, and no number
@@ -7,7 +7,7 @@ for _, name in ipairs({ 'job', 'deliveries', 'generation', 'first_ms', 'consumer
   OURS['reaper.' .. name] = true
 end
 
--- Splits the fields of an entry into those of the user, in order, and ours. Anything that is no number counts as absent. Most entries have
+-- Splits the fields of an entry into those of the user, in order, and ours. A number field with other content counts as absent. Most entries have
 -- none of ours: then `user` is the table `fields` itself.
 local function open_job(entry_id, fields)
   local found, user, n, bytes, visibility, traceparent, tracestate = {}, fields, #fields, 0, 0, nil, ''
@@ -53,7 +53,7 @@ local function open_job(entry_id, fields)
   }
 end
 
--- Returns how many deliveries count, this one included. Whatever a producer wrote, each entry is executed once at least.
+-- Returns how many deliveries count, this one included. With any number from a producer, each entry is executed at least once.
 local function count_of(job, times, max_deliveries)
   return times >= FATAL and FATAL or math.min(job.deliveries, max_deliveries - 1) + times
 end
@@ -69,7 +69,7 @@ local function pass_on(job, consumer)
   job.consumers = job.consumers == '' and name or string.sub(job.consumers .. ',' .. name, -MAX_CONSUMERS_BYTES)
 end
 
--- Counts an entry that somebody deleted although it was pending, for `reaper status`.
+-- Counts an entry that a third party deleted while it was pending, for `reaper status`.
 local function count_lost_payload()
   redis.pcall('HINCRBY', settings, 'lost_payload', 1)
   redis.pcall('HSET', settings, 'lost_payload_ms', digits(at))

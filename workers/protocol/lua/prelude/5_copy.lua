@@ -38,7 +38,7 @@ local function copy(target, job, deliveries, more)
   return id, why
 end
 
--- Returns what an entry that is to be run says besides. Most jobs share the answer.
+-- Returns the other fields of an entry that is ready. Most jobs have the same ones.
 local ready_fields_of = {}
 local function ready_fields(job)
   local is_plain = job.waits == 0 and job.hand_backs == 0 and not job.quarantined
@@ -63,7 +63,7 @@ end
 
 -- Returns why copies cannot go into the stream itself, or nil. Other groups would see them, and Redis would reject a producer's next
 -- explicit ID below theirs.
-local FIRST_AUTOMATIC_MS = 1483228800000 -- 2017-01-01: streams are younger, so an ID below it was made by somebody
+local FIRST_AUTOMATIC_MS = 1483228800000 -- 2017-01-01: streams are younger, so a producer chose an ID below it
 local CLOCK_TOLERANCE_MS = 31622400000 -- a year: of a clock that was set back the IDs still are; other units are farther off
 local function layout_refusal(policy)
   if policy ~= 'stream' or redis.call('EXISTS', stream) == 0 then
@@ -80,14 +80,14 @@ local function layout_refusal(policy)
   return not is_new and not is_automatic and 'explicit_ids' or nil
 end
 
--- Returns where an operator's copies go, and why not into the stream, if the policy would allow that. Where a copy in the stream would be
--- wrong, the group's own stream is right, because only this group reads it.
+-- Returns the stream for an operator's copies, and the reason if it is not the stream itself although the policy allows that. If a copy in
+-- the stream would be wrong, it goes into the group's own stream, because only this group reads it.
 local function target_for_operators(policy)
   local why = policy ~= 'retry-stream' and layout_refusal('stream') or nil
   return (why or policy == 'retry-stream') and retry or stream, why
 end
 
--- Returns where copies go, or nil and why they can go nowhere: policy `stream` has no other place.
+-- Returns the stream for copies, or nil and the reason if there is none, because policy `stream` has no other place.
 local function copy_target(in_force)
   if not in_force.target and not in_force.refusal then
     local target, why = target_for_operators(in_force.policy)
@@ -107,7 +107,7 @@ local function leave(job)
 end
 
 -- Acknowledges what has left. Where copies go into the stream, the entry is deleted. So an entry that is there and is not pending was
--- taken by no script of ours (extend.lua). Returns nil, or what is wrong: each job that was copied must leave exactly one entry.
+-- not ended by our scripts (extend.lua). Returns nil, or an error: each job that was copied must leave exactly one entry.
 local function finish(in_force)
   local acknowledged = 0
   for from = 1, #left, 1000 do

@@ -1,4 +1,4 @@
--- Ready again: where the entry is (policy `in-place`), or as a copy.
+-- Ready again, in place (policy `in-place`) or as a copy.
 
 local may_nack -- this server runs XNACK for us, as Redis 8.8 does; nil = not asked yet
 local function nacked(entry_id, count)
@@ -12,8 +12,8 @@ local function nacked(entry_id, count)
   return may_nack
 end
 
--- Makes an entry ready where it is. Redis looks for its place among all pending entries from the youngest end on, unless it is older than
--- all. So what recovery makes ready gets a descending TIME: a mass of equal IDLE times would cost the square of its size. The TIME counts
+-- Makes an entry ready in place. Redis looks for its place among all pending entries from the youngest end on, unless it is older than
+-- all. So entries that recovery makes ready get a descending TIME: a mass of equal IDLE times would cost the square of its size. The TIME counts
 -- these entries, by numbers that are taken by the thousand, because a call costs more.
 local made, made_until, MADE_AT_ONCE = 0, 0, 1000
 local function release_in_place(row, in_force, count)
@@ -33,10 +33,10 @@ local function release_in_place(row, in_force, count)
 end
 
 -- Makes a job ready again: now, at `due` (ms), or, a quarantined one, when move_due.lua releases it. `deliveries` count so far.
--- Returns the ID of its entry ('' = it waits in the schedule), or nil and why nothing was done.
+-- Returns the ID of its entry ('' = it waits in the schedule), or nil and the reason if the call had no effect.
 local function make_ready(job, row, in_force, deliveries, due)
   local waits = due or job.quarantined
-  -- Where it is, an entry goes on saying what it says.
+  -- In place, the fields of an entry do not change.
   local is_said = job.waits == job.said_waits and job.hand_backs == job.said_hand_backs and deliveries >= job.deliveries
   if in_force.policy == 'in-place' and not waits and is_said then
     release_in_place(row, in_force, deliveries - job.deliveries)

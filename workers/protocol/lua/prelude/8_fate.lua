@@ -1,7 +1,7 @@
--- What becomes of an overdue delivery. `fate_of` is the only place that decides it.
+-- The fate of an overdue delivery. Only `fate_of` decides it.
 
--- Reads what is known of a released job: the stream that its entry is in; the delivery that its worker has shown to have (it begins that
--- now, and nothing beside it); and whether it has shown since that the job runs.
+-- Reads the record of a released job: the stream of its entry; the delivery that its worker reported when it began the job alone; and
+-- whether the worker reported later that the job runs.
 local function read_released(value)
   local kind, arrived, lives = string.match(value or '', '^(%a+),(%d*),(%d)$')
   return kind and { key = kind == 'retry' and retry or stream, arrived = tonumber(arrived), lives = lives == '1' }
@@ -12,8 +12,8 @@ local function write_released(entry_id, released)
     released.arrived and digits(released.arrived) or '', released.lives and 1 or 0))
 end
 
--- Returns 'ready', 'quarantine' or 'dead', and the reason. Before its last delivery a job is quarantined. A dead letter becomes of it only
--- if it was released, and its worker has shown to have it: whoever died then had nothing else in hand.
+-- Returns 'ready', 'quarantine' or 'dead', and the reason. Before its last delivery a job is quarantined. It becomes a dead letter only if
+-- it was released and its worker reported that it began. A process that died after that ran no other job.
 local function fate_of(job, row, count, limit)
   if is_given_back(row) then
     return count < limit and 'ready' or 'dead', 'given_back'
@@ -26,7 +26,7 @@ local function fate_of(job, row, count, limit)
   end
   local released = read_released(redis.call('HGET', quarantine, row[1]) or nil)
   if not released then
-    return 'quarantine', 'not_released' -- so it may have died in company
+    return 'quarantine', 'not_released' -- so it may have run beside others
   elseif (row[2] == RETURNED or string.find(row[2], OUR_CONSUMER)) and released.arrived ~= row[4] then
     return 'quarantine', 'never_arrived'
   end
@@ -38,7 +38,7 @@ local EVENT_OF = { ready = 'recovered', quarantine = 'quarantined', dead = 'dead
 
 local recovered = 0 -- jobs that are ready or quarantined again
 
--- Ends an overdue delivery. `job` is nil if the payload is gone. `take` claims a delivery for the caller, or returns false without room for
+-- Ends an overdue delivery. `job` is nil if the payload was deleted. `take` claims a delivery for the caller, or returns false without room for
 -- it. Last deliveries are never claimed, they are quarantined. Returns nil, or why the delivery is held.
 local function recover(row, job, in_force, take)
   -- The idle time of an entry that was given back is no time: it is -1, or puts the entry in its order.

@@ -6,12 +6,12 @@
 -- visibility timeout, recovery waits for one visibility timeout, because live workers send their next heartbeat in that time.
 --
 -- Fields of the group settings ({orders}:group:billing): `beat` (server time of the last beat, in ms), `unbroken` (server time since which
--- there was no gap, in ms), `gap` (length of the last gap in ms, 0 = there was no beat before). `read_settings` reads them.
+-- there was no gap, in ms), `gap` (length of the last gap in ms, 0 = there was no beat before), and `former_left` (for how many ms the
+-- former values still count: only time without a gap is taken off). `read_settings` reads them.
 
 local GAP_PART = 3 -- a gap counts from this part of the visibility timeout on
-local FORMER_MS = 35000 -- workers read the group settings every 30 s (REFRESH_S in workers/loop/membership.py), and a call takes up to 5 s
 
--- Runs the commands of a heartbeat in a form that changes nothing. Raises what Redis answers to one that it does not allow. From 7.0 on,
+-- Runs the commands of a heartbeat in a form that changes nothing. Raises the error of a command that is not permitted. From 7.0 on,
 -- XCLAIM without a result would create the consumer, so there the permission is asked for, and the call is made only if it is missing.
 local function probe_heartbeat(key)
   redis.call('XPENDING', key, group, '0-0', '0-0', 1)
@@ -22,7 +22,7 @@ local function probe_heartbeat(key)
   end
 end
 
--- Tells whether there is a gap between the last beat and now. Both numbers are above 0 if they are numbers.
+-- Returns whether there is a gap between the last beat and now. Both numbers are above 0 if they are numbers.
 local function has_gap(in_force)
   return in_force.beat * in_force.unbroken == 0 or math.abs(at - in_force.beat) * GAP_PART > in_force.own_visibility_ms
 end
@@ -37,19 +37,17 @@ local function recovery_waits_ms(in_force)
 end
 
 -- Notes a beat in the group settings. The caller has written (open_for_writing) and has run or probed the commands of a heartbeat
--- (probe_heartbeat). Without settings nothing is stored.
+-- (probe_heartbeat). Without settings no beat is stored.
 local function note_beat(in_force)
   if not in_force then
     return
   end
   local last = in_force.beat
   if has_gap(in_force) then
-    if last > 0 and in_force.former_until > 0 then -- what was left of it before the gap is left after it, whatever happened to the clock
-      in_force.former_until = at + math.min(FORMER_MS, math.max(0, in_force.former_until - last))
-      redis.call('HSET', settings, 'former_until', digits(in_force.former_until))
-    end
     in_force.gap, in_force.unbroken = last > 0 and math.abs(at - last) or 0, at
     redis.call('HSET', settings, 'gap', digits(in_force.gap))
+  elseif in_force.former_left > 0 then
+    redis.call('HSET', settings, 'former_left', digits(math.max(0, in_force.former_left - math.max(0, at - last))))
   end
   in_force.beat, in_force.unbroken = at, math.min(in_force.unbroken, at) -- the clock may have been set back by less than counts as a gap
   redis.call('HSET', settings, 'beat', digits(at), 'unbroken', digits(in_force.unbroken))
