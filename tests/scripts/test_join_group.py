@@ -106,6 +106,8 @@ async def test_the_first_worker_makes_stream_group_and_settings(bare: Scene) -> 
         "orders": {"entries": [], "billing": []},
         "{orders}:group:billing": group_settings,
     }
+    consumers: Any = await bare.client.xinfo_consumers("orders", "billing")
+    assert [consumer["name"] for consumer in consumers] == [b"w1.1"], "it is there before the worker reads"
 
 
 async def test_a_worker_without_wishes_follows_the_group(scene: Scene) -> None:

@@ -184,9 +184,8 @@ async def test_a_term_is_told_of_where_there_is_a_journal(scene: Scene) -> None:
     assert told == ("lease_taken", "", {"group": "billing", "holder": A, "token": 1})
 
 
-@pytest.mark.parametrize("is_wanted", [True, False])
-async def test_an_idle_group_gets_no_journal_for_it(scene: Scene, is_wanted: bool) -> None:
-    await take(scene, A, journal=is_wanted)
+async def test_an_idle_group_gets_no_journal_for_it(scene: Scene) -> None:
+    await take(scene, A)
     assert not await scene.client.exists(scene.keys.journal)
 
 
@@ -204,11 +203,6 @@ async def test_a_policy_that_cannot_work_here_is_reported(scene: Scene) -> None:
     assert (await taken(scene, A, policy="retry-stream")).refusal == ""
 
 
-async def test_explicit_ids_are_reported(scene: Scene) -> None:
-    await scene.add(at="5-1")
-    assert (await taken(scene, A)).refusal == "explicit_ids"
-
-
 async def test_an_empty_stream_that_a_library_made_by_one_entry_is_served(scene: Scene) -> None:
     """As walrus makes it; and a group on it, which begins there."""
     for made in ("0-1", "5-1"):
@@ -220,9 +214,10 @@ async def test_an_empty_stream_that_a_library_made_by_one_entry_is_served(scene:
         assert (await taken(scene, A)).refusal == ("" if knows else "explicit_ids")
 
 
-async def test_a_stream_of_explicit_ids_that_is_empty_by_now_is_not(scene: Scene) -> None:
+async def test_a_stream_of_explicit_ids_is_reported_though_it_is_empty_by_now(scene: Scene) -> None:
     for made in ("5-1", "6-1"):
         await scene.add(at=made)
+        assert (await taken(scene, A)).refusal == "explicit_ids"
         await scene.client.xdel("orders", made)
     assert (await taken(scene, A)).refusal == "explicit_ids"
 
@@ -312,12 +307,11 @@ async def test_the_first_settings_keep_what_workers_assumed_that_came_before(sce
     assert await in_force(scene, "former_max_deliveries") == 5
 
 
-async def test_without_earlier_settings_and_workers_nothing_former_counts(scene: Scene) -> None:
-    await take(scene, A)
+async def test_without_earlier_settings_nothing_former_counts_and_what_is_raised_needs_no_patience(
+    scene: Scene,
+) -> None:
+    await take(scene, A, visibility_ms=6_000, max_deliveries=2)
     assert await in_force(scene, "former_visibility_ms") is None
-
-
-async def test_what_is_raised_needs_no_patience(scene: Scene) -> None:
-    await scene.set_settings(policy="stream", visibility_ms=6_000, max_deliveries=2, recovery="reaper")
+    await scene.set_settings(former_left=0)
     await take(scene, A)
-    assert await in_force(scene, "former_left") is None
+    assert await in_force(scene, "former_left") == 0

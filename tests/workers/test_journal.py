@@ -96,12 +96,9 @@ async def test_events_of_all_kinds_carry_the_type_of_their_job(server: RedisServ
     assert types == {(event, kind) for kind, events in kinds.items() for event in events}
 
 
-def test_an_explicit_entry_id_does_not_tell_when_the_entry_could_be_read() -> None:
+def test_an_explicit_entry_id_or_a_later_delivery_does_not_tell_when_the_entry_could_be_read() -> None:
+    """A later delivery keeps the ID, whose age contains the visibility timeout of the delivery before."""
     assert "ready_ms" not in facts_of(make_job(entry_id=b"5-1"))
-
-
-def test_a_later_delivery_of_an_entry_does_not_tell_when_it_could_be_read() -> None:
-    """The entry keeps its ID, so its age contains the visibility timeout of the delivery before."""
     assert "ready_ms" not in facts_of(make_job(times=2))
 
 
