@@ -83,7 +83,7 @@ class ReplicaMetrics:
         self._known = {
             group_keys(*one.group.rsplit("/", 1)): {
                 instruments.REFUSES: int(bool(one.refusal)),
-                instruments.HELD: one.held,
+                instruments.UNDELIVERABLE: one.undeliverable,
             }
             for one in (found if len(found) <= FEW_GROUPS else worst(found, now_ms))
         }

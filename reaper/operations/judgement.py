@@ -10,8 +10,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from reaper.operations.durations import duration
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
-from reaper.operations.words import duration
 from reaper.reasons import ProblemKind, kinds_of, may_be_late_ms
 from reaper.replicas import SCANNED, GroupReport
 from reaper.settings import is_observers
@@ -126,12 +126,13 @@ def _of_report(group: GroupState) -> Iterator[Problem]:
     report, is_foreign = group.report, group.main.is_foreign
     if report:
         scan_age, log = duration(max(0, group.reported_ms - report.last_scan_ms)), f"See the log of {group.served_by}."
+        unable = counted(report.undeliverable, "overdue delivery")
         texts = {
             ProblemKind.ERROR: report.error,
             ProblemKind.REFUSED: f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}",
             ProblemKind.OVERDUE: f"recovery is {duration(report.late_ms)} late. {log}",
             ProblemKind.SCAN_TOO_OLD: f"the last scan was {scan_age} old when the holder of the lease reported. {log}",
-            ProblemKind.HELD: f"{counted(report.held, 'overdue delivery')} cannot be redelivered. {log}",
+            ProblemKind.UNDELIVERABLE: f"{unable} cannot be redelivered. {log}",
         }
         for kind in kinds_of(report, group.reported_ms):
             if kind in texts and not (kind is ProblemKind.REFUSED and is_foreign):

@@ -121,7 +121,7 @@ class GroupNotes:
         """Note a full scan that succeeded. It arms undeliverable entries again."""
         self.report.scan_entries = entries
         self.report.last_full_scan_ms = server_ms
-        self.report.held = 0
+        self.report.undeliverable = 0
 
     def refused(self, kind: str, message: str) -> None:
         """Note that recovery cannot act in this group. ``message`` is the cause for people."""
@@ -214,7 +214,7 @@ class GroupNotes:
                     fields(group=self._pair, entry=row.entry_id),
                 )
             case Outcome.HELD:
-                self.report.held += 1
+                self.report.undeliverable += 1
                 logger.error(
                     "cannot redeliver an entry, retrying at the next full scan: %s",
                     fields(group=self._pair, entry=row.entry_id, cause=explained(text(row.detail))),

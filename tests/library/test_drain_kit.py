@@ -12,7 +12,7 @@ from anyio import from_thread
 
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
-from workers import ConfigurationError, Counts, Job, NewJob, Producer, Reject, Report, Retry, Worker, WorkerSettings
+from workers import ConfigurationError, Counts, Job, NewJob, Producer, Reject, Report, Retry, Worker
 from workers.testing import (
     DeadLetter,
     NoServerError,
@@ -151,14 +151,6 @@ def test_settings_of_the_test_are_stronger(server: RedisServer) -> None:
         run_until_drained(worker, redis_url=server.url, max_delivery=1)
 
 
-def test_a_worker_with_settings_that_its_program_made_keeps_them(server: RedisServer) -> None:
-    worker = Worker(settings=WorkerSettings(stream="mails", group="send", max_deliveries=1))
-    worker.handler(handle)
-    drained = run_until_drained(worker, [{"do": "fail"}], redis_url=server.url)
-    assert drained.counts.dead_lettered == server.command("XLEN", "{mails}:dead:send") == 1
-    assert server.command("XLEN", "mails") == 0
-
-
 def test_a_worker_that_hangs_is_told_of_with_what_it_holds(server: RedisServer) -> None:
     gate = threading.Event()
     worker = make_worker(lambda _job: gate.wait(60), concurrency=1)
@@ -205,11 +197,6 @@ def test_a_worker_that_stops_itself_before_the_end_is_told_of(server: RedisServe
         run_until_drained(worker, [{"n": 1}, {"n": 2}, {"n": 3}], redis_url=server.url)
 
 
-def test_a_worker_without_a_handler_says_so(server: RedisServer) -> None:
-    with pytest.raises(ConfigurationError, match="no handler"):
-        run_until_drained(Worker("orders", "billing"), redis_url=server.url)
-
-
 @pytest.mark.anyio
 async def test_in_an_event_loop_it_is_awaited(server: RedisServer) -> None:
     drained = await run_until_drained_async(make_worker(handle), [{"do": "fail once"}], redis_url=server.url)
@@ -235,11 +222,6 @@ def test_a_server_of_the_kit_answers_on_the_loopback_alone_and_is_gone_afterward
         with server.client() as client:
             assert client.ping()
     assert (server.running, server.folder.exists()) == (False, False)
-
-
-def test_settings_are_handed_to_the_server() -> None:
-    with KitServer.started(maxmemory_policy="allkeys-lru") as server:
-        assert server.command("CONFIG", "GET", "maxmemory-policy")[1] == b"allkeys-lru"
 
 
 def test_a_server_that_does_not_start_says_what_it_printed() -> None:

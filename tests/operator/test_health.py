@@ -205,7 +205,7 @@ def test_one_replica_of_all_must_be_able_to_scan(other: str, troubles: list[Prob
         ({"refusal": "several_groups"}, ProblemKind.REFUSED, "Set redelivery = 'retry-stream'"),
         ({"refusal": "explicit_ids"}, ProblemKind.REFUSED, "Set redelivery = 'retry-stream'"),
         ({"refusal": "something_new"}, ProblemKind.REFUSED, "something_new"),
-        ({"held": 2}, ProblemKind.HELD, "2 overdue deliveries cannot be redelivered"),
+        ({"undeliverable": 2}, ProblemKind.UNDELIVERABLE, "2 overdue deliveries cannot be redelivered"),
         ({"error": "scan: NOPERM"}, ProblemKind.ERROR, "scan: NOPERM"),
         ({"late_ms": 32_001}, ProblemKind.OVERDUE, "recovery is 32 s late"),
     ],
@@ -291,7 +291,7 @@ def test_every_problem_is_told() -> None:
     report = replace(
         ALL_WELL,
         refusal="several_groups",
-        held=1,
+        undeliverable=1,
         error="x",
         last_scan_ms=1,
         late_ms=32_001,

@@ -204,7 +204,7 @@ def row(outcome: Outcome, entry: bytes = b"1-0", detail: bytes = b"", *, consume
 
 async def test_what_one_call_did_is_counted(told: Told) -> None:
     told.notes.batch([row(outcome) for outcome in Outcome] + [row(Outcome.REDELIVERED)])
-    assert told.notes.report == replace(REPORT, recovered=2, held=1)
+    assert told.notes.report == replace(REPORT, recovered=2, undeliverable=1)
 
 
 async def test_what_was_not_overdue_is_not_told(told: Told) -> None:
@@ -277,9 +277,9 @@ async def test_what_cannot_be_copied_is_an_error_and_counts_until_the_next_full_
             ),
         )
     ]
-    assert told.notes.report.held == 1
+    assert told.notes.report.undeliverable == 1
     told.notes.scanned_fully(7, entries=1)
-    assert told.notes.report == replace(REPORT, held=0, scan_entries=1, last_full_scan_ms=7)
+    assert told.notes.report == replace(REPORT, undeliverable=0, scan_entries=1, last_full_scan_ms=7)
 
 
 async def test_names_from_outside_neither_break_a_line_nor_forge_one(told: Told) -> None:

@@ -128,18 +128,6 @@ def test_an_effect_begins_with_a_harmless_write(package: str, name: str) -> None
 
 
 @each_script
-def test_what_the_body_needs_of_the_prelude_is_there(package: str, name: str) -> None:
-    _, body = read(package, name)
-    source = (FOLDERS[package] / f"{name}.lua").read_text()
-    prelude = script_text("workers.protocol", PRELUDE)
-    shared = set(re.findall(r"^local function (\w+)", prelude, re.MULTILINE))
-    needed = {word for word in shared if re.search(rf"(?<![.\w]){word}\(", body)}
-    own = set(re.findall(r"local function (\w+)", body))
-    values = {"now", "at", "MAX_WORDS", "READY_MS"} & set(re.findall(r"\w+", body))
-    assert ("--- @prelude" in source) == bool(needed - own or values)
-
-
-@each_script
 def test_what_a_script_uses_of_the_shared_parts_is_in_it_and_has_a_value(package: str, name: str) -> None:
     parts = "\n".join(script_text("workers.protocol", part) for part in SHARED)
     shared = {

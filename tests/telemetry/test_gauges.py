@@ -21,10 +21,10 @@ from workers.telemetry.instruments import (
     GAUGES,
     GROUPS_DEGRADED,
     GROUPS_WATCHED,
-    HELD,
     LEASES_HELD,
     REFUSED,
     REFUSES,
+    UNDELIVERABLE,
     Gauge,
 )
 
@@ -36,7 +36,7 @@ def _shown(gauge: Gauge) -> str:
     return f"{gauge.name}_{'seconds' if gauge.unit == 's' else ''}".replace(".", "_").rstrip("_")
 
 
-BY_HOLDERS = {_shown(gauge) for gauge in (REFUSES, HELD)}
+BY_HOLDERS = {_shown(gauge) for gauge in (REFUSES, UNDELIVERABLE)}
 """What a holder alone knows of its work."""
 OF_PROCESSES = (LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, REFUSED)
 OF_GROUPS = {_shown(gauge) for gauge in GAUGES if gauge not in OF_PROCESSES}
@@ -93,13 +93,10 @@ def counts(shown: Mapping[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.usefixtures("group")
-async def test_embedded_workers_show_the_same_gauges_as_a_holder(scene: Scene) -> None:
+async def test_embedded_workers_show_the_same_gauges_as_a_holder_and_leave_them_to_it(scene: Scene) -> None:
     scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
     workers = [await scene.worker(*PATIENT, *HEALTH, "--recovery", "embedded", "--name", name) for name in ("a", "b")]
     by_workers = [await all_gauges(worker) for worker in workers]
-    for worker in workers:
-        worker.terminate()
-        assert await worker.wait() == 0, worker.output
     holder = await scene.reaper(*PATIENT, *HEALTH)
     of_holder = await all_gauges(holder, OF_GROUPS)
     assert all('messaging_destination_name="orders"' in name for name in of_holder)
@@ -116,6 +113,11 @@ async def test_embedded_workers_show_the_same_gauges_as_a_holder(scene: Scene) -
     ages = [next(value for name, value in shown.items() if "pending" in name) for shown in (*by_workers, by_holder)]
     assert all(60 <= age < 3_600 for age in ages)
     assert ages[0] <= ages[2]
+
+    async def shows_nothing() -> bool:
+        return not any([await gauges(worker) for worker in workers])
+
+    await wait_until(shows_nothing, "the workers leave them to the reaper")
 
 
 async def test_a_holder_shows_what_is_paused_and_what_it_refuses_beside_what_it_may_not_see(
@@ -181,19 +183,6 @@ async def start_many(scene: Scene, streams: Sequence[str]) -> Running:
     return scene.processes.reaper(
         "--redis-url", scene.server.url, "--groups", groups, *PATIENT, *HEALTH, env=dict(scene.env)
     )
-
-
-@pytest.mark.usefixtures("group")
-async def test_workers_stop_to_show_them_once_a_reaper_serves_the_group(scene: Scene) -> None:
-    scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
-    worker = await scene.worker(*PATIENT, *HEALTH, "--recovery", "embedded")
-    await all_gauges(worker)
-    await scene.reaper(*PATIENT)
-
-    async def shows_nothing() -> bool:
-        return not await gauges(worker)
-
-    await wait_until(shows_nothing, "the worker leaves it to the reaper")
 
 
 async def _nothing(_job: Job) -> None:

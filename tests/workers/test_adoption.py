@@ -1,4 +1,3 @@
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -21,8 +20,7 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job
-from workers.loop.adoption import Adoption, Sweep, is_earlier_process
-from workers.loop.in_flight import Source
+from workers.loop.adoption import is_earlier_process
 
 pytestmark = pytest.mark.anyio
 
@@ -135,14 +133,3 @@ async def test_taking_stock_does_not_run_again_what_runs(server: RedisServer, cl
         await wait_for_settled(worker, 2)
 
     assert (sorted(started), worker.counts.read) == ([1, 2], 2)
-
-
-def test_a_walk_over_what_is_ours_begins_anew_where_stock_is_taken() -> None:
-    """A delivery that it has passed by may have become ours since, and never arrived."""
-    adoption: Any = object.__new__(Adoption)
-    source = Source("orders", "orders")
-    theirs = Sweep(source, DEAD_PROCESS, "7-1")
-    adoption._membership, adoption._consumer = SimpleNamespace(sources=[source]), "w"
-    adoption._sweeps = [theirs, Sweep(source, "w", "5-1")]
-    adoption.take_stock()
-    assert [(sweep.owner, sweep.start) for sweep in adoption._sweeps] == [("w", "-"), (DEAD_PROCESS, "7-1")]

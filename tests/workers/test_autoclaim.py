@@ -23,7 +23,6 @@ from tests.faults.scene import (
     create_group,
     enqueue,
     events,
-    lives_on,
     make_overdue,
     nothing_left,
     strand,
@@ -36,10 +35,10 @@ from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from tests.workers.scene import key_of
 from workers import Job, Producer, Worker
+from workers.embedded import autoclaim
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.in_flight import Delivery
 from workers.loop.slots import Slots
-from workers.protocol.calls import group_moves
 from workers.protocol.calls.group_moves import GroupMoves, Recovery
 from workers.protocol.messages import text
 from workers.runtime.clock import server_ms
@@ -55,14 +54,6 @@ async def running_worker(url: str, handler: Any, **changes: Any) -> AsyncIterato
     """Run an embedded worker inside the test."""
     async with running_any_worker(url, handler, **{"recovery": "embedded", **changes}) as worker:
         yield worker
-
-
-async def read_as_foreigner(client: Redis, count: int = 100, consumer: str = "foreign") -> list[bytes]:
-    """Read the ready entries, as a bare worker does. Return their IDs."""
-    reply: Any = await client.execute_command(
-        "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, "STREAMS", STREAM, ">"
-    )
-    return [entry_id for _, entries in reply or () for entry_id, _ in entries]
 
 
 async def owners(client: Redis) -> Counter[str]:
@@ -105,8 +96,9 @@ async def test_a_worker_without_a_free_slot_makes_stalled_deliveries_ready(serve
         await strand(client, 3, overdue=True)
         ready: list[bytes] = []
 
-        async def copied() -> bool:
-            ready.extend(await read_as_foreigner(client))
+        async def copied() -> bool:  # as a bare worker reads
+            reply: Any = await client.xreadgroup(GROUP, "foreign", {STREAM: ">"})
+            ready.extend(entry_id for _, entries in reply or () for entry_id, _ in entries)
             return len(ready) == 3
 
         await wait_until(copied, "what stalled can be read by anybody")
@@ -146,7 +138,7 @@ async def test_claimed_deliveries_are_run_although_the_reply_was_lost(
 async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_moves, "PAGE", 30)
+    monkeypatch.setattr(autoclaim, "PAGE", 30)
     await create_group(client)
     busy, healthy = Handler(), Handler()
     # The owner itself recovers no delivery, so all are left to the one free slot.
@@ -164,26 +156,6 @@ async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
         assert owner.counts.refused == 0
     assert times(busy.starts) + times(healthy.starts) == dict.fromkeys([*living, *dead], 1)
     assert await violations(client, {**living, **dead}, [busy, healthy], finished=True) == []
-
-
-@either_way
-async def test_jobs_longer_than_the_visibility_timeout_keep_their_deliveries(
-    server: RedisServer, client: Redis, policy: str
-) -> None:
-    await create_group(client)
-    first, second = Handler(), Handler()
-    async with (
-        running_worker(server.url, first, redelivery=policy),
-        running_worker(server.url, second, redelivery=policy),
-    ):
-        enqueued = await enqueue(client, 8, hold="")
-        await wait_until(lambda: len(first.starts) + len(second.starts) == 8, "all run")
-        await lives_on(client, thirds=6)
-        first.open_gate()
-        second.open_gate()
-        await nothing_left(client)
-    assert times([*first.starts, *second.starts]) == dict.fromkeys(enqueued, 1)
-    assert await count_events(client) == {"acked": 8}
 
 
 # ---- counting
@@ -320,46 +292,6 @@ async def test_what_stalls_in_a_retry_stream_is_recovered_whatever_the_policy(
 
 
 @either_way
-async def test_quarantined_jobs_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
-    server: RedisServer, client: Redis, policy: str
-) -> None:
-    await create_group(client)
-    innocent = await enqueue(client, 10)
-    (guilty,) = await enqueue(client, 1, guilty="")
-    await strand(client, 11, overdue=True)
-    await client.execute_command(
-        "XCLAIM", STREAM, GROUP, "gone", 0, *innocent, guilty, "IDLE", OVERDUE_MS, "RETRYCOUNT", 2, "JUSTID"
-    )
-    running: set[str] = set()
-    company: list[int] = []
-    killed: list[str] = []
-
-    async def handle(job: Job) -> None:
-        running.add(job.id)
-        company.append(len(running))
-        if b"guilty" in job.fields:  # as if it had killed us, it belongs to a consumer that never speaks again
-            await client.execute_command("XCLAIM", STREAM, GROUP, "dead", 0, job.entry_id, "JUSTID")
-            killed.append(job.entry_id)
-        running.remove(job.id)
-        if b"guilty" in job.fields:
-            raise ValueError("an acknowledgement would be the first completion, so it would win")
-
-    async def is_refused() -> bool:
-        return "refused" in await count_events(client)
-
-    async with running_worker(server.url, handle, redelivery=policy):
-        await wait_until(is_refused, "what we settle is not ours")  # gone by then, it would look as if it had vanished
-        await client.execute_command("XCLAIM", STREAM, GROUP, "dead", 0, *killed, "IDLE", OVERDUE_MS, "JUSTID")
-        await nothing_left(client)
-    assert (len(company), set(company)) == (11, {1})
-    state = await read_state(client, KEYS)
-    assert [letter.job for letter in state.dead] == [guilty]
-    assert await count_events(client) == {
-        "quarantined": 11, "recovered": 11, "acked": 10, "dead_lettered": 1, "refused": 1,
-    }  # fmt: skip
-
-
-@either_way
 async def test_scheduled_retries_and_delayed_jobs_become_ready_without_a_reaper(
     server: RedisServer, client: Redis, policy: str
 ) -> None:
@@ -369,24 +301,6 @@ async def test_scheduled_retries_and_delayed_jobs_become_ready_without_a_reaper(
         await wait_until(lambda: len(handler.completions) == 1, "the delayed job has run")
         await nothing_left(client)
     assert [done.job for done in handler.completions] == [job]
-
-
-async def test_the_groups_position_is_noted_and_silent_consumers_go_where_that_is_asked_for(
-    server: RedisServer, client: Redis
-) -> None:
-    await create_group(client)
-    await client.xgroup_createconsumer(STREAM, GROUP, "silent")
-    await enqueue(client)
-    await strand(client, 1, consumer="holding")
-    await wait_until(lambda: _all_silent(client), "both have been silent for a moment")
-    async with running_worker(server.url, Handler(), consumer_retention=0.05):
-        await wait_until(lambda: client.hexists(KEYS.settings, "last_id"), "house is kept")
-        names = {text(row["name"]) for row in await client.xinfo_consumers(STREAM, GROUP)}
-    assert ("holding" in names, "silent" in names) == (True, False)
-
-
-async def _all_silent(client: Redis) -> bool:
-    return all(row["idle"] > 50 for row in await client.xinfo_consumers(STREAM, GROUP))
 
 
 # ---- payloads that are gone

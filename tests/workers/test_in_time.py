@@ -99,7 +99,7 @@ def context_of(held: Delivery, redis: Redis) -> Any:
     membership.both = [held.source]  # type: ignore[attr-defined]
     membership.visibility_s = VISIBILITY_S  # type: ignore[attr-defined]
     membership.timeout_changed = -inf  # type: ignore[attr-defined]
-    membership.shows_from = lambda now: Membership.shows_from(membership, now)  # type: ignore[arg-type, attr-defined]
+    membership.is_recent = lambda proven: Membership.is_recent(membership, proven)  # type: ignore[arg-type, attr-defined]
     reporter = Silent()
     reporter.troubles = RedisFailures()  # type: ignore[attr-defined]
     settings = SimpleNamespace(backoff=Backoff(1_000, 60_000, 86_400_000), concurrency=1)

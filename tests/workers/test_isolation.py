@@ -117,21 +117,7 @@ async def test_w4_a_heartbeat_of_a_waiting_job_does_not_confirm_its_arrival(serv
         await wait_for_settled(worker, 2)
 
 
-async def test_w3_a_job_that_was_read_with_a_quarantined_job_waits(server: RedisServer, client: Redis) -> None:
-    handler = Gated()
-    worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
-    async with running(worker):
-        await release_with_another(client)
-        await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the quarantined job runs")
-        await look_on(client)
-        handler.gates[2].set()
-        await wait_until(lambda: handler.has_started(2, 3), "the other one goes on")
-        assert handler.beside[2] == [2]
-        handler.gates[3].set()
-        await wait_for_settled(worker, 2)
-
-
-async def test_w3_other_jobs_begin_when_the_settlement_is_answered_and_not_before(
+async def test_w3_a_job_that_was_read_with_it_begins_when_its_settlement_is_answered_and_not_before(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
     """Rule W3. A crash in between makes a dead letter, although the job has ended (seed 11085)."""
@@ -143,6 +129,7 @@ async def test_w3_other_jobs_begin_when_the_settlement_is_answered_and_not_befor
     async with running(worker):
         await release_with_another(client)
         await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the quarantined job runs")
+        await look_on(client)
         handler.gates[2].set()
         await settling.wait()
         await look_on(client)

@@ -61,17 +61,6 @@ def test_a_job_id_that_is_no_text_can_be_shown() -> None:
     assert make_job(b"reaper.job", b"\xff\xfe").id == "\\xff\\xfe"
 
 
-def test_a_source_forgets_a_settled_delivery_but_not_a_later_one_of_the_same_entry() -> None:
-    source = Source(KEYS.stream, KEYS.stream)
-    first, second = make_job(source=source), make_job(source=source)
-    source.hold([first])
-    source.hold([second])
-
-    source.forget([first])
-
-    assert source.deliveries == {second.raw_entry_id: second}
-
-
 # ---- the fencing token
 
 
@@ -145,12 +134,6 @@ def test_what_cannot_be_read_as_text_is_named_with_its_job(
     with pytest.raises(InvalidFieldError) as raised:
         read(make_job(*flat), "note")
     assert str(raised.value) == sentence
-
-
-def test_our_own_fields_are_no_fields_of_the_users() -> None:
-    job = make_job(b"reaper.job", b"j-7", b"order", b"17")
-    assert job.text("reaper.job", None) is None
-    assert job.json() == 17
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,6 @@ async def test_a_job_may_ask_for_its_own_times(orders: AProducer, client: Redis)
     ]
 
 
-async def test_a_delayed_job_is_scheduled_and_not_ready(orders: AProducer, client: Redis) -> None:
-    await orders.enqueue({"a": 1}, delay=60)
-    await orders.enqueue({"a": 1}, delay=0)
-    assert (len(await entries(client)), await delayed(client)) == (1, 1)
-
-
 async def test_many_jobs_keep_their_order_over_many_calls(
     orders: AProducer, client: Redis, server: RedisServer
 ) -> None:
@@ -141,11 +135,6 @@ async def test_jobs_of_one_call_may_differ_in_everything(orders: AProducer, clie
     assert ids[0] == "a"
     assert [flat[1] for flat in await entries(client)] == [b"1", b"3"]
     assert await delayed(client) == 1
-
-
-async def test_nothing_to_enqueue_is_nothing_sent(orders: AProducer, client: Redis) -> None:
-    assert await orders.enqueue_many([]) == []
-    assert await dump(client) == {}
 
 
 # ---- rejections before any call

@@ -90,24 +90,6 @@ def joined_since(worker: Worker) -> Callable[[], bool]:
     return lambda: membership.joins > joins and membership.sources == (membership.main,)
 
 
-async def test_a_worker_whose_retry_stream_was_deleted_goes_on_with_its_stream(
-    server: RedisServer, client: Redis
-) -> None:
-    """It asked for ever for pending deliveries there, and read no job."""
-    handler = Holding()
-    handler.gate.set()
-    await enqueue(client, 1, stream=KEYS.retry)
-    worker = make_worker(server.url, handler, **SETTINGS)
-    async with running(worker):
-        await wait_until(lambda: worker.counts.acked == 1, "the retry stream is read")
-        gone = joined_since(worker)
-        await client.delete(KEYS.retry)
-        await wait_until(gone, "it has found that out")
-        await enqueue(client, 2)
-        await wait_until(lambda: worker.counts.acked == 2, "the stream is read")
-        assert not await client.exists(KEYS.retry)
-
-
 @pytest.mark.parametrize("how", ["del", "flushall"])
 async def test_what_came_from_a_retry_stream_that_was_deleted_is_settled_by_nobody_and_keeps_nobody(
     server: RedisServer, client: Redis, how: str

@@ -28,7 +28,7 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job, Reject, Retry
-from workers.protocol.errors import ConfigurationError, UnreachableError
+from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import text
 from workers.runtime.callbacks import Report
@@ -372,13 +372,6 @@ async def test_a_cancelled_worker_still_settles_what_has_been_done(server: Redis
     assert (worker.counts.acked, await pending_of(client)) == (40, [])
 
 
-async def test_an_idle_worker_can_be_cancelled(server: RedisServer, client: Redis) -> None:
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(make_worker(server.url, accept).run)
-        await wait_until(lambda: blocked(client), "the worker blocks in its read")
-        tasks.cancel_scope.cancel()
-
-
 async def none_blocked(client: Redis) -> bool:
     return not await blocked(client)
 
@@ -395,10 +388,3 @@ async def test_a_worker_can_run_again_but_not_twice_at_once(server: RedisServer,
             consumers.add(worker.consumer)
 
     assert len(consumers) == 2
-
-
-async def test_a_stream_that_is_something_else_is_named(server: RedisServer, client: Redis) -> None:
-    await client.set(KEYS.stream, "no stream")
-
-    with pytest.raises(UnreachableError, match="orders/billing"):
-        await make_worker(server.url, accept).run()

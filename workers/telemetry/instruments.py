@@ -78,12 +78,12 @@ PAUSED = Gauge("reaper.recovery.paused", "{group}", "1 while an operator has pau
 REFUSES = Gauge(
     "reaper.recovery.refuses", "{group}", "1 while the redelivery policy does not support the stream of the group."
 )
-HELD = Gauge("reaper.held", "{delivery}", "Overdue deliveries that cannot be made ready again, and stay pending.")
+UNDELIVERABLE = Gauge("reaper.undeliverable", "{delivery}", "Overdue deliveries that cannot be redelivered.")
 DEAD_LETTERS = Gauge("reaper.dead_letters", "{job}", "Dead letters that are kept.")
 REFUSED = Gauge("reaper.refused", "{part}", "Parts of the process whose calls Redis rejects now.")
 
 GAUGES = (
-    LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, RECOVERY_WAIT, PAUSED, REFUSES, HELD, IN_FLIGHT, READY_AGE,
+    LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, RECOVERY_WAIT, PAUSED, REFUSES, UNDELIVERABLE, IN_FLIGHT, READY_AGE,
     PENDING_AGE, SCHEDULED, QUARANTINED, DEAD_LETTERS, REFUSED,
 )  # fmt: skip
 
