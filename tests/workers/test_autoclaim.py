@@ -35,10 +35,10 @@ from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from tests.workers.scene import key_of
 from workers import Job, Producer, Worker
+from workers.embedded import autoclaim
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.in_flight import Delivery
 from workers.loop.slots import Slots
-from workers.protocol.calls import group_moves
 from workers.protocol.calls.group_moves import GroupMoves, Recovery
 from workers.protocol.messages import text
 from workers.runtime.clock import server_ms
@@ -136,7 +136,7 @@ async def test_claimed_deliveries_are_run_although_the_reply_was_lost(
 async def test_live_deliveries_in_front_do_not_starve_dead_ones(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_moves, "PAGE", 30)
+    monkeypatch.setattr(autoclaim, "PAGE", 30)
     await create_group(client)
     busy, healthy = Handler(), Handler()
     # The owner itself recovers no delivery, so all are left to the one free slot.
