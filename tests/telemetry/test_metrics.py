@@ -10,7 +10,7 @@ import pytest
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 from tests.telemetry.scene import Scene
-from workers.telemetry.instruments import GAUGES, GROUPS_DEGRADED, GROUPS_WATCHED, LEASES_HELD, REFUSES, UNDELIVERABLE
+from workers.telemetry.instruments import DISABLED, GAUGES, GROUPS_DEGRADED, GROUPS_WATCHED, LEASES_HELD, UNDELIVERABLE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -20,7 +20,7 @@ ALLOWED = {
     "reaper.namespace", "reaper.loss", "reaper.problem",
 }  # fmt: skip
 
-BY_REAPERS = (LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, REFUSES, UNDELIVERABLE)
+BY_REAPERS = (LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, DISABLED, UNDELIVERABLE)
 
 
 async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(scene: Scene) -> None:
