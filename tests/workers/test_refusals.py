@@ -51,6 +51,18 @@ def errors_in(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
     return [line for line in lines if all(word in line for word in words)]
 
 
+def noted_pauses(monkeypatch: pytest.MonkeyPatch, module: str) -> list[int]:
+    """Let a module pause briefly after failures. Return the list of their numbers."""
+    failures: list[int] = []
+
+    def pause_s(failed: int) -> float:
+        failures.append(failed)
+        return 0.01
+
+    monkeypatch.setattr(f"{module}.pause_s", pause_s)
+    return failures
+
+
 # ---- no good job is given up
 
 
@@ -157,19 +169,13 @@ async def test_an_extension_that_extends_nothing_does_not_say_that_extending_wor
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where all that could not be extended has been recovered meanwhile."""
-    failures: list[int] = []
-
-    def pause_s(failed: int) -> float:
-        failures.append(failed)
-        return 0.01
-
+    failures = noted_pauses(monkeypatch, "workers.loop.heartbeat")
     started, done = anyio.Event(), anyio.Event()
 
     async def handle(_job: Job) -> None:
         started.set()
         await done.wait()
 
-    monkeypatch.setattr("workers.loop.heartbeat.pause_s", pause_s)
     hurry(monkeypatch.setattr)
     [job_id] = await enqueue(client, 1)
     async with running(make_worker(await restrict(client, server), handle, visibility_timeout=3_600)):
@@ -273,13 +279,7 @@ async def test_a_call_that_was_rejected_is_no_obstacle_any_more_once_a_reaper_ma
 async def test_a_worker_whose_every_read_is_refused_says_so_once(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures: list[int] = []
-
-    def pause_s(failed: int) -> float:
-        failures.append(failed)
-        return 0.01
-
-    monkeypatch.setattr("workers.loop.reading.pause_s", pause_s)
+    failures = noted_pauses(monkeypatch, "workers.loop.reading")
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
     url = await restrict(client, server, "-xreadgroup")
     async with running(make_worker(url, accept)):
