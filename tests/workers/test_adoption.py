@@ -62,9 +62,7 @@ def test_only_processes_of_exactly_our_name_are_earlier_ones(consumer: str, expe
 # ---- a restart under a configured name
 
 
-async def test_what_an_earlier_process_of_the_name_holds_is_made_overdue_and_the_rest_is_left_alone(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_deliveries_of_earlier_processes_of_the_name_are_made_overdue(server: RedisServer, client: Redis) -> None:
     others = [*await hold(client, 1, consumer="v.0123456789ab"), *await hold(client, 2, consumer="w")]
     [earlier] = await hold(client, 3)
     async with running(make_worker(server.url, accept, name="w", visibility_timeout=600)):
@@ -106,9 +104,7 @@ async def test_consumers_of_earlier_processes_that_hold_nothing_are_removed(serv
 # ---- deliveries that arrived unnoticed
 
 
-async def test_deliveries_of_ours_that_we_know_nothing_of_are_found_and_not_counted(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_unknown_deliveries_of_ours_are_found_and_not_counted(server: RedisServer, client: Redis) -> None:
     seen = Runs()
     async with running(make_worker(server.url, seen, refresh_s=0.05)) as worker:
         await hold(client, 1, consumer=worker.consumer)

@@ -78,9 +78,7 @@ async def test_w5_an_entry_that_comes_again_with_the_same_count_runs_once(server
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-async def test_before_a_job_has_its_last_delivery_redis_knows_that_it_has_reached_us(
-    server: RedisServer, client: Redis, times: int
-) -> None:
+async def test_the_arrival_of_a_last_delivery_is_reported_first(server: RedisServer, client: Redis, times: int) -> None:
     """Else who dies of it at once looks like one who was dead before (seed 14779)."""
     seen: list[object] = []
 

@@ -40,9 +40,7 @@ def has_length(items: Sized, length: int) -> bool:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_what_was_queued_and_not_started_is_handed_back_at_once(
-    server: RedisServer, client: Redis, policy: str
-) -> None:
+async def test_queued_jobs_are_handed_back_at_once(server: RedisServer, client: Redis, policy: str) -> None:
     ran, seen = list[int](), Runs()
     go = anyio.Event()
 
@@ -151,9 +149,7 @@ async def test_a_job_that_never_begins_uses_no_delivery_up(server: RedisServer, 
     assert await client.xlen(KEYS.dead) == 0
 
 
-async def test_a_thread_that_still_runs_at_the_deadline_is_abandoned_and_its_job_handed_back(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_the_job_of_a_thread_that_still_runs_is_handed_back(server: RedisServer, client: Redis) -> None:
     started, let_go = threading.Event(), threading.Event()
 
     def handle(_job: Job) -> None:
@@ -169,7 +165,7 @@ async def test_a_thread_that_still_runs_at_the_deadline_is_abandoned_and_its_job
     assert (await read_state(client, KEYS)).ready == (job_id,)
 
 
-async def test_a_handler_that_cannot_be_cancelled_is_left_to_itself_and_its_job_handed_back(
+async def test_the_job_of_a_handler_that_cannot_be_cancelled_is_handed_back(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.loop.slots.CANCELLED_END_S", 0.05)

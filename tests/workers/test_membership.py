@@ -29,9 +29,7 @@ def goes_by(worker: Worker) -> float:
     return worker.process._context.membership.group_settings.visibility_timeout.total_seconds()
 
 
-async def test_a_worker_that_finds_no_group_settings_writes_those_that_it_assumes(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_worker_writes_the_group_settings_that_are_missing(server: RedisServer, client: Redis) -> None:
     """The scripts that settle need group settings. A leader that comes later changes them as any others."""
     worker = make_worker(server.url, accept, refresh_s=0.05)
     async with running(worker):
@@ -64,9 +62,7 @@ async def test_a_joining_that_failed_is_tried_again_soon(server: RedisServer, cl
 
 
 @extending
-async def test_a_refused_extension_has_the_worker_look_at_the_group_settings(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_rejected_extension_makes_the_worker_read_the_settings(server: RedisServer, client: Redis) -> None:
     handler = Holding()
     worker = make_worker(server.url, handler, visibility_timeout=3_600, **SELDOM)
     [job] = await enqueue(client, 1)
@@ -78,9 +74,7 @@ async def test_a_refused_extension_has_the_worker_look_at_the_group_settings(
         handler.gate.set()
 
 
-async def test_all_that_is_in_hand_is_extended_at_once_where_the_timeout_becomes_shorter(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_shorter_timeout_extends_all_deliveries_at_once(server: RedisServer, client: Redis) -> None:
     handler = Holding()
     worker = make_worker(server.url, handler, visibility_timeout=3_600, **SELDOM)
     jobs = await enqueue(client, 1, 2, 3)

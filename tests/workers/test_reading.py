@@ -28,9 +28,7 @@ from workers.runtime.callbacks import Report
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_batch_whose_reply_was_lost_is_run_and_not_counted(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_a_lost_batch_is_run_and_not_counted(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     through = await proxy(server)
     seen = Runs()
     await enqueue(client, *range(5))
@@ -46,9 +44,7 @@ async def test_a_batch_whose_reply_was_lost_is_run_and_not_counted(
 
 
 @pytest.mark.parametrize("recovery", ["reaper", "embedded"])
-async def test_a_server_that_lets_out_no_large_reply_is_asked_for_smaller_ones(
-    start_server: StartServer, recovery: str
-) -> None:
+async def test_a_server_without_large_replies_is_asked_for_small_ones(start_server: StartServer, recovery: str) -> None:
     """It hangs up on whoever asked, and what it handed out is ours: asked for again as it was, it never arrived."""
     limited = start_server()
     limited.command("CONFIG", "SET", "client-output-buffer-limit", "normal 307200 0 0")
@@ -83,7 +79,7 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
     assert caplog.text.count("Redis answers again") == 1
 
 
-async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(server: RedisServer, client: Redis) -> None:
+async def test_a_worker_that_was_cut_off_connects_all_its_parts_at_once(server: RedisServer, client: Redis) -> None:
     """Later, the server may take nobody any more (seed 17761)."""
     async with running(make_worker(server.url, accept, refresh_s=3_600, visibility_timeout=600)) as worker:
         process = worker.process

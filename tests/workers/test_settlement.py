@@ -43,9 +43,7 @@ def acknowledged_by(words: Sequence[bytes]) -> list[bytes]:
 # ---- many in one call
 
 
-async def test_settlements_gather_while_a_call_is_under_way(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_settlements_gather_during_a_call(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     await client.script_load(ACK.source)
     through = await proxy(server)
     calls: list[Request] = []
@@ -193,9 +191,7 @@ async def is_clean(client: Redis) -> bool:
     return bool(group["pending"] == 0 and group["last-delivered-id"] == last)
 
 
-async def test_a_call_that_was_not_allowed_has_done_nothing_and_of_what_vanished_meanwhile_it_is_told(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_denied_call_settles_nothing_and_a_vanished_job_is_rejected(server: RedisServer, client: Redis) -> None:
     go, failing = anyio.Event(), anyio.Event()
 
     async def handle(_job: Job) -> None:
@@ -224,9 +220,7 @@ async def test_a_call_that_was_not_allowed_has_done_nothing_and_of_what_vanished
     assert (worker.counts.acked, worker.counts.refused) == (0, 1)
 
 
-async def test_w2_a_call_without_an_answer_is_sent_again_before_any_other(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_w2_an_unanswered_call_is_sent_again_first(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     """Acks come first otherwise."""
     for script in (ACK, SETTLE):
         await client.script_load(script.source)
@@ -253,9 +247,7 @@ async def test_w2_a_call_without_an_answer_is_sent_again_before_any_other(
     assert (worker.counts.acked, worker.counts.refused) == (1, 0)
 
 
-async def test_w2_a_later_verdict_is_no_part_of_a_call_that_is_sent_again(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_w2_a_repeated_call_has_no_later_verdict(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     await client.script_load(ACK.source)
     through, go = await proxy(server), anyio.Event()
 

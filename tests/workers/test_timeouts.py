@@ -56,7 +56,7 @@ async def test_w1_a_job_over_its_timeout_has_failed_and_runs_again_however_its_h
     assert await event_names(client) == ["nacked", "acked"]
 
 
-async def test_a_timeout_of_the_jobs_own_is_kept_by_its_copies_and_named_by_its_dead_letter(
+async def test_copies_keep_the_timeout_of_the_job_and_a_dead_letter_names_it(
     server: RedisServer, client: Redis
 ) -> None:
     await add(client, {"n": 1, "reaper.timeout_ms": 50})
@@ -89,7 +89,7 @@ async def test_a_job_may_ask_for_a_timeout_of_its_own(server: RedisServer, clien
     assert (worker.counts.dead_lettered, worker.counts.acked) == (1, 2)
 
 
-async def test_what_follows_in_the_same_runner_is_not_cancelled(server: RedisServer, client: Redis) -> None:
+async def test_the_next_job_of_the_same_runner_is_not_cancelled(server: RedisServer, client: Redis) -> None:
     async def handle(job: Job) -> None:
         if number_of(job) % 5 == 0:
             await anyio.sleep_forever()

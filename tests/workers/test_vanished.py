@@ -60,7 +60,7 @@ async def holds(client: Redis, worker: Worker, number: int) -> bool:
 @CASES
 @extending
 @pytest.mark.parametrize("how", ["consumer", "group"])
-async def test_what_runs_goes_on_is_pending_again_and_is_acknowledged(
+async def test_a_running_job_goes_on_is_pending_again_and_is_acknowledged(
     server: RedisServer, client: Redis, how: str, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     handler = Holding()
@@ -91,7 +91,7 @@ def joined_since(worker: Worker) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("how", ["del", "flushall"])
-async def test_what_came_from_a_retry_stream_that_was_deleted_is_settled_by_nobody_and_keeps_nobody(
+async def test_a_job_of_a_deleted_retry_stream_is_not_settled_and_blocks_no_other(
     server: RedisServer, client: Redis, how: str
 ) -> None:
     """Neither the verdicts that wait behind it, nor a worker that is to stop."""
@@ -112,9 +112,7 @@ async def test_what_came_from_a_retry_stream_that_was_deleted_is_settled_by_nobo
 
 
 @extending
-async def test_what_came_from_a_retry_stream_that_was_deleted_is_taken_from_its_handler(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_job_of_a_deleted_retry_stream_is_taken_from_its_handler(server: RedisServer, client: Redis) -> None:
     handler = Holding()
     await enqueue(client, 1, stream=KEYS.retry)
     worker = make_worker(server.url, handler, **SETTINGS)
@@ -141,7 +139,7 @@ class Asking:
         return []
 
 
-async def test_what_vanished_is_asked_for_again_where_no_answer_came(
+async def test_a_vanished_job_is_asked_for_again(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the next beat it would be too late, by some milliseconds (seed 710411)."""
@@ -169,7 +167,7 @@ async def test_what_vanished_is_asked_for_again_where_no_answer_came(
 
 
 @pytest.mark.parametrize("lost_by", ["its new owner", "its timeout"])
-async def test_what_is_lost_between_its_end_and_the_answer_takes_nothing_else_with_it(
+async def test_a_job_lost_after_its_end_takes_no_other_with_it(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, lost_by: str
 ) -> None:
     """Its handler has ended and cannot be cancelled. A cancellation would end the worker itself, silently."""
