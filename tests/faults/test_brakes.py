@@ -84,12 +84,12 @@ async def test_an_observer_says_when_the_policy_cannot_work_with_the_stream(case
     await case.client.xgroup_create(case.keys.stream, "another", "0")
     async with holding(quick_settings(case.server, observe=True)):
         await case.wait_for_report(
-            lambda report: report.refusal == "several_groups" and report.recovered == 1,
+            lambda report: report.disabled == "several_groups" and report.recovered == 1,
             "the refusal is reported, also after the job is overdue",
             namespace="reaper-observe",
         )
         await case.client.xgroup_destroy(case.keys.stream, "another")
-        await case.wait_for_report(lambda report: not report.refusal, "it is over", namespace="reaper-observe")
+        await case.wait_for_report(lambda report: not report.disabled, "it is over", namespace="reaper-observe")
 
 
 async def test_an_observer_and_a_holder_do_not_keep_each_other_from_anything(case: Case) -> None:

@@ -118,7 +118,7 @@ async def test_a_group_that_a_person_added_is_not_dropped_by_a_scan(server: Redi
         await is_recovered(client, "orders:1")
         await client.delete("orders:1")
         await wait_until(
-            lambda: any(report.refusal == "no_group" for report in reaper.reports().values()), "it is missing"
+            lambda: any(report.disabled == "no_group" for report in reaper.reports().values()), "it is missing"
         )
         scans = await scans_of(client)
         await wait_until(lambda: more_scans(client, scans, 2), "it has scanned again")
@@ -146,7 +146,7 @@ async def test_one_replica_with_the_right_to_scan_is_enough(server: RedisServer,
     await stall(client, "orders:1")
     async with running_reaper(blind, **OFTEN) as first:
         await wait_until(lambda: "scan" in first._registry.discovery.scan, "it has no right to scan")
-        assert (first.has_worked, first.refusals) == (True, [])
+        assert (first.has_worked, first.denials) == (True, [])
 
         async def is_told() -> bool:
             status = await run_command(server.url, "status")

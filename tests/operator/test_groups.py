@@ -147,7 +147,7 @@ async def test_a_replica_that_died_does_not_keep_a_group(scene: Scene, reaper: C
 async def test_a_holder_of_the_past_finds_itself_stale_after_a_forget(scene: Scene, reaper: Command) -> None:
     stalled = await scene.stalled()
     await _forget(scene, reaper)
-    assert (await scene.recover(stalled))[0] == b"stale"
+    assert (await scene.recover(stalled))[0] == b"fenced"
 
 
 async def test_forget_keeps_dead_letters_and_the_journal(scene: Scene, reaper: Command) -> None:

@@ -139,10 +139,10 @@ async def test_a_layout_that_cannot_be_served_is_told_with_advice_and_its_end_to
 ) -> None:
     for _ in range(3):
         told.notes.layout(kind)
-    assert told.notes.report.refusal == kind
+    assert told.notes.report.disabled == kind
     for _ in range(3):
         told.notes.layout("")
-    assert told.notes.report.refusal == ""
+    assert told.notes.report.disabled == ""
     assert told.lines() == [
         ("ERROR", f'recovery disabled: group=orders/billing reason={kind} cause="{advice}"'),
         ("INFO", "recovery enabled again: group=orders/billing"),
@@ -151,7 +151,7 @@ async def test_a_layout_that_cannot_be_served_is_told_with_advice_and_its_end_to
 
 async def test_a_recovery_call_that_goes_through_ends_a_refusal(told: Told) -> None:
     told.notes.report.token = 1
-    told.notes.refused("foreign_namespace", "namespace 'other' serves this group")
+    told.notes.disabled("foreign_namespace", "namespace 'other' serves this group")
     told.notes.call_done()
     assert told.lines() == [
         (
@@ -167,12 +167,12 @@ async def test_a_recovery_call_that_goes_through_ends_a_refusal(told: Told) -> N
 
 async def test_a_missing_group_is_over_once_a_scan_goes_through_and_not_before(told: Told) -> None:
     for _ in range(3):
-        told.notes.refused("no_group", "it does not exist")
+        told.notes.disabled("no_group", "it does not exist")
     told.notes.layout("")
-    assert told.notes.report.refusal == "no_group"
+    assert told.notes.report.disabled == "no_group"
     for _ in range(3):
         told.notes.scanned(7)
-    assert (told.notes.report.refusal, told.notes.report.last_scan_ms) == ("", 7)
+    assert (told.notes.report.disabled, told.notes.report.last_scan_ms) == ("", 7)
     assert told.lines() == [
         ("ERROR", 'recovery disabled: group=orders/billing reason=no_group cause="it does not exist"'),
         ("INFO", "recovery enabled again: group=orders/billing"),
