@@ -45,7 +45,7 @@ class GroupNotes:
     def __init__(
         self, group: WatchedGroup, changed: Callable[[], None] = lambda: None, logged_groups: set[str] | None = None
     ) -> None:
-        """``changed`` is called when disabled recovery or a pause begins or ends, and the replica registers.
+        """``changed`` is called when disabled recovery or a pause begins or ends. It registers the replica.
 
         All groups of a replica share ``logged_groups``, whose failures are logged. An outage adds `FEW_GROUPS` at most.
         """

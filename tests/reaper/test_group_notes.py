@@ -75,9 +75,9 @@ async def test_an_error_is_told_when_it_begins_and_when_it_has_passed(told: Told
 
 async def test_an_outage_of_many_groups_is_logged_for_some_of_them(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    named = set[str]()
+    logged = set[str]()
     groups = [BILLING.model_copy(update={"stream": f"orders-{number}"}) for number in range(2 * FEW_GROUPS)]
-    many = [GroupNotes(group, named=named) for group in groups]
+    many = [GroupNotes(group, logged_groups=logged) for group in groups]
     for notes in many:
         notes.failed("scan", RedisConnectionError("reset"))
     many[-1].failed("scan", ResponseError("MISCONF"))
@@ -85,7 +85,7 @@ async def test_an_outage_of_many_groups_is_logged_for_some_of_them(caplog: pytes
         notes.worked("scan")
     told = Counter(record.levelname for record in caplog.records)
     assert told == {"WARNING": FEW_GROUPS, "ERROR": 1, "INFO": FEW_GROUPS + 1}
-    assert named == set()
+    assert logged == set()
 
 
 async def test_a_lost_connection_is_a_warning(told: Told) -> None:
