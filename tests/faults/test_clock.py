@@ -129,36 +129,6 @@ async def test_embedded_workers_recover_soon_after_a_step(
         assert len(await scene.events(client, "recovered")) == 1
 
 
-@pytest.mark.usefixtures("hurried")
-async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(clocked: RedisServer, clock: ServerClock) -> None:
-    async with commands_client(clocked.url) as client:
-        await scene.create_group(client)
-        await scene.enqueue(client, STRANDED)
-        await scene.strand(client, STRANDED)
-        await scene.enqueue(client, STRANDED, hold="")
-        handler = scene.Handler()
-        async with (
-            scene.running_reaper(clocked.url, visibility_timeout=HOUR_S, full_scan_interval=0.5) as reaper,
-            scene.running_worker(clocked.url, handler, visibility_timeout=HOUR_S),
-        ):
-            await scene.holds(reaper)
-            await handler.has_started(STRANDED)
-            await _step(client, clock, 2 * HOUR_S)
-
-            async def young() -> bool:
-                rows = await client.execute_command("XPENDING", scene.STREAM, scene.GROUP, "-", "+", 100)
-                return bool(sum(row[2] < HOUR_S * 1_000 for row in rows) == STRANDED)
-
-            await wait_until(young, "the living extend what they hold")
-            assert await scene.recovery_waits(client)
-            assert not await scene.events(client, "recovered")
-            await client.hset(scene.KEYS.settings, "unbroken", 1)  # recovery has waited for an hour
-            await _is_recovered(client)
-            handler.open_gate()
-            await scene.nothing_left(client)
-        assert set(scene.times(handler.starts).values()) == {1}
-
-
 async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_step_back(
     clocked: RedisServer, clock: ServerClock
 ) -> None:

@@ -178,31 +178,6 @@ async def test_a_replica_without_the_right_to_scan_passes_its_turn_on(server: Re
             await is_recovered(client, "orders:1")
 
 
-@pytest.mark.usefixtures("with_users")
-async def test_without_the_right_to_scan_people_add_groups(server: RedisServer, client: Redis) -> None:
-    await stall(client, "orders:1")
-    async with running_reaper(await let_in(client, server, "blind", "-scan"), **OFTEN) as reaper:
-        await wait_until(lambda: "scan" in reaper._registry.discovery.scan, "it has no right to scan")
-        await run_command(server.url, "watch", "add", "orders:1/billing")
-        await is_recovered(client, "orders:1")
-
-
-async def test_a_restart_with_other_patterns_changes_what_is_found(server: RedisServer, client: Redis) -> None:
-    for stream in ("orders:1", "mail:1"):
-        await client.xgroup_create(stream, "billing", mkstream=True)
-    async with running_reaper(server.url, **OFTEN) as before:
-        await watches(before, "orders:1")
-    async with running_reaper(server.url, **{**OFTEN, "groups": "mail:*/billing"}) as reaper:
-        await watches(reaper, "mail:1")
-        assert (await read_found(client, NAMESPACE)).keys() == {"orders:1/billing", "mail:1/billing"}
-        await client.delete("orders:1")
-
-        async def is_alone() -> bool:
-            return [*await read_found(client, NAMESPACE)] == ["mail:1/billing"]
-
-        await wait_until(is_alone, "a stream that is gone is forgotten")
-
-
 def streams(first: int, last: int) -> Sequence[str]:
     """Return the names of streams."""
     return [f"orders:{number}" for number in range(first, last)]

@@ -276,23 +276,3 @@ async def test_jobs_that_stall_while_replicas_come_and_go_are_recovered_once(sha
         await meanwhile(sharing.are_shared(second))
         await sharing.are_served()
         await sharing.each_was_recovered_once()
-
-
-# ---- restart
-
-
-async def test_quarantined_jobs_are_released_by_the_next_holder(case: Case) -> None:
-    jobs = await case.stalled(4, times=2)
-
-    async def quarantined() -> bool:
-        state = await case.state()
-        return len(state.scheduled) == 3 and state.released == 1
-
-    async with holding(quick_settings(case.server)):
-        await wait_until(quarantined, "one is released, the others are quarantined")
-    # Between two terms the one that was out settles.
-    assert await case.work_off(lambda state: not state.ready) == jobs[:1]
-    assert len((await case.state()).scheduled) == 3
-    async with holding(quick_settings(case.server)):
-        assert await case.work_off(nothing_left) == jobs[1:]
-    assert await case.violations(finished=True) == []

@@ -12,7 +12,6 @@ from redis.exceptions import RedisError
 from reaper.service import Reaper
 from tests.conftest import StartServer
 from tests.faults import scene
-from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port, version_of
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
@@ -203,27 +202,3 @@ async def test_a_replica_begins_once_the_server_serves_it(
             tasks.start_soon(serve_again_once_it_is_told)
             async with scene.running_reaper(server.url) as reaper:
                 await scene.holds(reaper)
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("program", ["worker", "reaper"])
-async def test_a_program_that_waits_to_begin_ends_in_good_order(
-    program: str, start_server: StartServer, processes: Processes
-) -> None:
-    server = start_server()
-    async with commands_client(server.url, max_connections=1) as admin:
-        await _let_nobody_in(admin)
-        flags = ("--redis-url", server.url)
-        pair = ("--stream", scene.STREAM, "--group", scene.GROUP)
-        process = (
-            processes.worker("tests.faults.program:worker", *flags, *pair)
-            if program == "worker"
-            else processes.reaper("--groups", f"{scene.STREAM}/{scene.GROUP}", *flags)
-        )
-        await process.prints("max number of clients reached")
-        process.terminate()
-        assert await process.wait() == 0
-    assert "error: " not in process.output
-
-
-# --- the address of a replica -------------------------------------------------------------------------------

@@ -66,26 +66,6 @@ async def test_list_finds_a_reason_among_many(scene: Scene, reaper: Command) -> 
     assert [letter["id"] for letter in answer.data] == [rejected]
 
 
-async def test_delete_finds_a_reason_among_many(scene: Scene, reaper: Command) -> None:
-    letters = await give_up_many(scene, 3)
-    await reject(scene, "invalid")
-    purged = await reaper("dead-letters", "delete", *PAIR, "--reason", "invalid", "--yes", "-o", "json")
-    assert purged.data == {"deleted": 1, "missing": []}
-    assert await ids_of(scene, scene.keys.dead) == letters
-
-
-@pytest.mark.usefixtures("scene")
-async def test_list_says_that_there_is_none(reaper: Command) -> None:
-    answer = await reaper("dead-letters", "list", *PAIR)
-    assert (answer.code, answer.out, answer.err) == (0, "", "no dead letters\n")
-
-
-async def test_list_without_a_pair_shows_those_of_all_configured_groups(scene: Scene, reaper: Command) -> None:
-    await give_up(scene)
-    answer = await reaper("dead-letters", "list", "--groups", "orders/billing,other/one", "-o", "json")
-    assert [letter["group"] for letter in answer.data] == ["orders/billing"]
-
-
 async def test_show_prints_the_payload_with_duplicates_in_order(scene: Scene, reaper: Command) -> None:
     dead = await give_up(scene, "b", "1", "a", "é", "b", "2")
     answer = await reaper("dead-letters", "show", *PAIR, dead)
@@ -237,13 +217,6 @@ async def test_delete_deletes_nothing_unless_it_is_confirmed(typed: str, scene: 
     answer = await reaper("dead-letters", "delete", *PAIR, "--all", typed=typed)
     assert answer.code == 1
     assert await ids_of(scene, scene.keys.dead) == letters
-
-
-async def test_delete_with_yes_does_not_ask(scene: Scene, reaper: Command) -> None:
-    await give_up_many(scene, 2)
-    answer = await reaper("dead-letters", "delete", *PAIR, "--all", "--yes", "-o", "json")
-    assert (answer.data, answer.err) == ({"deleted": 2, "missing": []}, "")
-    assert await ids_of(scene, scene.keys.dead) == []
 
 
 async def test_delete_by_age_and_reason_leaves_what_is_young_or_different(scene: Scene, reaper: Command) -> None:
