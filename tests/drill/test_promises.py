@@ -172,14 +172,6 @@ VIOLATIONS = {
         replace(with_state(ready=("done",)), finished=True),
         "I7: the work is over and 1 ready jobs are left",
     ),
-    "a job is pending when all should be over": (
-        replace(with_state(pending=("done",)), finished=True),
-        "I7: the work is over and 1 pending jobs are left",
-    ),
-    "a job is scheduled when all should be over": (
-        replace(with_state(scheduled=("done",)), finished=True),
-        "I7: the work is over and 1 scheduled jobs are left",
-    ),
     "a quarantined job is out when all should be over": (
         replace(with_state(released=1), finished=True),
         "I7: the work is over and 1 released jobs are left",

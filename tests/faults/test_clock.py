@@ -18,7 +18,7 @@ from tests.faults import scene
 from tests.support.clock import ServerClock
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
-from tests.support.tiers import WITH_CLAIM, by_claim, in_matrix
+from tests.support.tiers import WITH_CLAIM, by_claim
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 
@@ -65,10 +65,7 @@ async def _is_healthy(client: Redis) -> None:
     await wait_until(healthy, "the service says that it is healthy")
 
 
-@pytest.mark.parametrize(
-    ("policy", "step_s"),
-    [("stream", BACK), ("retry-stream", FORWARD), in_matrix("stream", FORWARD), in_matrix("retry-stream", BACK)],
-)
+@pytest.mark.parametrize(("policy", "step_s"), [("stream", BACK), ("retry-stream", FORWARD)])
 async def test_a_holder_recovers_soon_after_a_step(
     clocked: RedisServer, clock: ServerClock, policy: str, step_s: int
 ) -> None:

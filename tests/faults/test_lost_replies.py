@@ -22,8 +22,6 @@ from workers.protocol.scripts import Script, load_script
 
 pytestmark = pytest.mark.anyio
 
-JOIN_GROUP = load_script("workers.protocol", "join_group")
-
 
 async def _lose(through: Proxy, client: Redis, script: Script, nth: int = 1) -> Catch:
     """Drop the reply of the ``nth`` run of ``script``; the server knows the script, so that each run does its work."""
@@ -77,18 +75,6 @@ async def test_a_failed_job_whose_nack_was_not_answered_is_made_ready_once_and_d
     assert await scene.count_events(client) == {"nacked": 2, "dead_lettered": 1}
     assert worker.counts.refused == 0
     assert await scene.violations(client, enqueued, finished=True) == []
-
-
-async def test_a_worker_joins_its_group_though_the_answer_was_lost(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
-    through, handler = await proxy(server), scene.Handler()
-    await scene.enqueue(client, 3)
-    drop = await _lose(through, client, JOIN_GROUP)
-    async with scene.running_worker(through.url, handler):
-        await handler.has_started(3)
-        await scene.nothing_left(client)
-    assert drop.happened
 
 
 @pytest.mark.usefixtures("hurried")

@@ -47,11 +47,10 @@ async def test_workers_settle_whatever_the_verdict(server: RedisServer, client: 
     assert await scene.violations(client, enqueued, [handler], finished=True) == []
 
 
-@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
-async def test_the_holder_keeps_its_lease_and_recovers(server: RedisServer, client: Redis, policy: str) -> None:
+async def test_the_holder_keeps_its_lease_and_recovers(server: RedisServer, client: Redis) -> None:
     handler = scene.Handler()
     await scene.create_group(client)
-    async with scene.running_reaper(server.url, redelivery=policy) as reaper:
+    async with scene.running_reaper(server.url, redelivery="retry-stream") as reaper:
         token = await scene.holds(reaper)
         enqueued = await scene.enqueue(client, 30)
         await scene.strand(client, 30, overdue=True)

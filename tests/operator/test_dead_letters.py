@@ -234,13 +234,6 @@ async def test_delete_by_age_and_reason_leaves_what_is_young_or_different(scene:
 
 
 @pytest.mark.usefixtures("scene")
-async def test_an_age_that_is_none_is_refused_with_an_example(reaper: Command) -> None:
-    answer = await reaper("dead-letters", "delete", *PAIR, "--older-than", "old")
-    assert answer.code == 2
-    assert "'old' is not a duration, such as 30s, 5m or 24h." in answer.err
-
-
-@pytest.mark.usefixtures("scene")
 @pytest.mark.parametrize("rate", ["fast", "0", "-1", "5/x", "50m", "1e999"])
 async def test_a_rate_is_a_number_above_0_per_unit_of_time(rate: str, reaper: Command) -> None:
     answer = await reaper("dead-letters", "redrive", *PAIR, "--all", "--rate", rate)

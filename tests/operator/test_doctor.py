@@ -5,7 +5,7 @@ from redis.asyncio import Redis
 
 from tests.conftest import StartServer
 from tests.operator.conftest import Command, run_command
-from tests.operator.heartbeats import SELDOM_MS, a_replica, a_report, hold, register
+from tests.operator.heartbeats import a_report, hold
 from tests.scripts.scene import Scene
 from tests.support.servers import RedisServer, shown
 from tests.support.waiting import wait_until
@@ -88,25 +88,6 @@ async def test_several_groups_under_the_wrong_policy_are_found(scene: Scene, rea
     assert "layout" in await _checks(reaper)
 
 
-async def _notes(reaper: Command, check: str) -> list[str]:
-    findings = (await reaper("doctor", "-o", "json")).data["findings"]
-    return [one["text"] for one in findings if one["level"] == "note" and one["check"] == check]
-
-
-async def test_replicas_with_other_settings_are_noted(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    now = await scene.now_ms()
-    await register(scene.client, a_replica("carol", at_ms=now, settings="other", heartbeat_ms=SELDOM_MS))
-    (said,) = await _notes(reaper, "replicas")
-    assert said.startswith("replicas have different settings, so they do not take groups from each other: alice-1-abc,")
-
-
-async def test_a_group_that_no_replica_holds_is_found(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    await scene.client.delete(scene.keys.lease)
-    assert await _checks(reaper) == ["unheld"]
-
-
 async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     until_ms = await scene.now_ms() + 600_000
@@ -122,19 +103,3 @@ async def test_trimming_what_was_never_delivered_is_found_where_redis_remembers(
     await _served(scene)
     await scene.client.xdel("orders", await scene.add())
     assert ("trimming" in await _checks(reaper)) == (server.version >= (7, 0))
-
-
-async def test_a_retry_stream_that_nobody_reads_is_found(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    await scene.set_settings(policy="retry-stream")
-    await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
-    await scene.add(stream=scene.keys.retry)
-    assert "unread" in await _checks(reaper)
-
-
-async def test_that_recovery_waits_after_a_gap_is_noted(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    await scene.set_settings(visibility_ms=3_600_000, unbroken=await scene.now_ms(), gap=41_000)
-    answer = await reaper("doctor", "-o", "json")
-    [said] = [one for one in answer.data["findings"] if "no heartbeat could be served for 41 s" in one["text"]]
-    assert said["level"] == "note"

@@ -211,7 +211,7 @@ async def _silent(port: int, number: int, said: bytes = b"") -> AsyncIterator[li
 HALF = b"POST /api/pause HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /livez HT", HALF, HALF + b"\r\n{"])
+@pytest.mark.parametrize("said", [b"GET /livez HT", HALF + b"\r\n{"])
 async def test_silent_connections_are_in_no_probes_way(served: Served, said: bytes) -> None:
     async with _silent(served.port, MOST_REQUESTS // 8, said):
         for path in ("/livez", "/readyz", "/status", "/"):
@@ -296,9 +296,8 @@ async def _without_user(client: Redis) -> AsyncIterator[None]:
 
 
 @pytest.mark.usefixtures("_without_user")
-@pytest.mark.parametrize("lost", ["xreadgroup", "evalsha"])
 async def test_a_worker_is_ready_only_while_it_is_refused_nothing(
-    server: RedisServer, client: Redis, lost: str, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.05)
     monkeypatch.setattr("workers.loop.membership.REFRESH_S", 0.05)
@@ -314,14 +313,14 @@ async def test_a_worker_is_ready_only_while_it_is_refused_nothing(
         assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis rejects a call: reading: ")
         await client.execute_command("ACL", "SETUSER", "restricted", "+xreadgroup")
         await wait_until(lambda: readiness(200), "it is ready once it has read")
-        await client.execute_command("ACL", "SETUSER", "restricted", f"-{lost}")
+        await client.execute_command("ACL", "SETUSER", "restricted", "-evalsha")
         await wait_until(lambda: readiness(503), "it is not ready any more")
-        await client.execute_command("ACL", "SETUSER", "restricted", f"+{lost}")
+        await client.execute_command("ACL", "SETUSER", "restricted", "+evalsha")
         await wait_until(lambda: readiness(200), "it is ready again")
 
 
 @pytest.mark.usefixtures("_without_user")
-@pytest.mark.parametrize("lost", [("-evalsha", "-eval"), ("-hset",), ("-pexpire", "-set"), ("-xpending",)])
+@pytest.mark.parametrize("lost", [("-evalsha", "-eval"), ("-xpending",)])
 async def test_a_replica_is_ready_only_while_it_is_refused_nothing(
     server: RedisServer, client: Redis, lost: tuple[str, ...]
 ) -> None:
