@@ -31,10 +31,11 @@ class ProblemKind(StrEnum):
     UNHELD = "unheld"
     """No live replica holds its lease."""
     ERROR = "error"
-    REFUSED = "refused"
+    DISABLED = "disabled"
+    """Recovery of the group is disabled, for example because the policy does not support its stream."""
     OVERDUE = "overdue"
     SCAN_TOO_OLD = "scan_too_old"
-    HELD = "held"
+    UNDELIVERABLE = "undeliverable"
     UNREAD = "unread"
     LOST_DELIVERY = "lost_delivery"
     LOST_GROUP = "lost_group"
@@ -44,7 +45,7 @@ class ProblemKind(StrEnum):
 
 
 REPORTED = (
-    ProblemKind.ERROR, ProblemKind.REFUSED, ProblemKind.OVERDUE, ProblemKind.SCAN_TOO_OLD, ProblemKind.HELD,
+    ProblemKind.ERROR, ProblemKind.DISABLED, ProblemKind.OVERDUE, ProblemKind.SCAN_TOO_OLD, ProblemKind.UNDELIVERABLE,
     ProblemKind.UNREAD, ProblemKind.LOST_DELIVERY, ProblemKind.PAUSED,
 )  # fmt: skip
 """Kinds that the holder of a lease finds, in the order of the signs in `kinds_of`."""
@@ -60,7 +61,7 @@ def kinds_of(report: GroupReport, at_ms: int) -> list[ProblemKind]:
         report.refusal,
         report.late_ms and report.late_ms > may_be_late_ms(report.visibility_ms),
         scan_age_ms > oldest_scan_ms,
-        report.held,
+        report.undeliverable,
         report.unread_ms > report.visibility_ms,
         report.lost,
         report.paused,
@@ -82,7 +83,7 @@ def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) ->
 
     def rank(one: GroupReport) -> tuple[int, int, int, str]:
         by_kind = min((_RANKS[kind] for kind in kinds_of(one, at_ms)), default=len(_RANKS))
-        return by_kind, -one.late_ms, -one.held, one.group
+        return by_kind, -one.late_ms, -one.undeliverable, one.group
 
     return nsmallest(most, noted, key=rank) + others[: max(0, most - len(noted))]
 

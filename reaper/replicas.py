@@ -59,7 +59,7 @@ class GroupReport:
 
     recovered: Whole = 0
     """Recovered deliveries. An observer counts deliveries that it would have recovered, each once."""
-    held: Whole = 0
+    undeliverable: Whole = 0
     """Overdue deliveries that cannot be copied now, and stay pending."""
     unread_ms: Whole = 0
     """Time in which jobs were ready, and no consumer read or had a delivery, by the latest full scan."""

@@ -21,8 +21,8 @@ from reaper.cli.options import (
 )
 from reaper.cli.ready_again import redrive
 from reaper.operations.dead_letters import DeadLetter, Selection, check_ids, choose, delete, find, json_value, select
+from reaper.operations.durations import duration
 from reaper.operations.groups import check_exists
-from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import NotPossibleError
 from workers.protocol.keys import GroupKeys

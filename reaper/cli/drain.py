@@ -4,7 +4,7 @@ import click
 
 from reaper.cli.options import connected, json_option, operator_options
 from reaper.operations.drain import await_drained, drain, undo_drain
-from reaper.operations.words import duration
+from reaper.operations.durations import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.messages import counted
 from workers.runtime.options import DurationType, help_end

@@ -5,10 +5,10 @@ import os
 import click
 
 from reaper.cli.options import connected, groups_options, json_option, known_or_named
+from reaper.operations.durations import duration
 from reaper.operations.explanation import Explanation
 from reaper.operations.job_search import DEFAULT_DEPTH, FoundJob, Place, find_job
 from reaper.operations.snapshot import take_snapshot
-from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import NotPossibleError
 from workers.protocol.events import LifecycleEvent

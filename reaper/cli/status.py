@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 import click
 
 from reaper.cli.options import connected, json_option, replicas_options, show_result, status_options
+from reaper.operations.durations import duration
 from reaper.operations.judgement import Finding, as_json, folded, judge, remarks, replicas_as_json
 from reaper.operations.snapshot import look_at_namespace, take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
-from reaper.operations.words import duration
 from reaper.reasons import FEW_GROUPS
 from reaper.settings import ReaperSettings
 from workers.protocol.messages import counted

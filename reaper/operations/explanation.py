@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from reaper.operations.durations import duration
 from reaper.operations.job_search import FoundJob, Place
 from reaper.operations.judgement import judge
 from reaper.operations.state import GroupState, Snapshot, SourceState
-from reaper.operations.words import duration
 from reaper.reasons import ProblemKind
 from reaper.settings import LONGEST_VISIBILITY_MS
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
@@ -16,7 +16,7 @@ from workers.protocol.messages import counted
 from workers.runtime.settings import to_ms
 
 _STOPS = frozenset({
-    ProblemKind.NO_REPLICA, ProblemKind.UNSERVED, ProblemKind.UNHELD, ProblemKind.ERROR, ProblemKind.REFUSED,
+    ProblemKind.NO_REPLICA, ProblemKind.UNSERVED, ProblemKind.UNHELD, ProblemKind.ERROR, ProblemKind.DISABLED,
     ProblemKind.PAUSED,
 })  # fmt: skip
 """Problems that keep recovery from acting."""

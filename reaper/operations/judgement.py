@@ -10,8 +10,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from reaper.operations.durations import duration
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
-from reaper.operations.words import duration
 from reaper.reasons import ProblemKind, kinds_of, may_be_late_ms
 from reaper.replicas import SCANNED, GroupReport
 from reaper.settings import is_observers
@@ -126,18 +126,19 @@ def _of_report(group: GroupState) -> Iterator[Problem]:
     report, is_foreign = group.report, group.main.is_foreign
     if report:
         scan_age, log = duration(max(0, group.reported_ms - report.last_scan_ms)), f"See the log of {group.served_by}."
+        unable = counted(report.undeliverable, "overdue delivery")
         texts = {
             ProblemKind.ERROR: report.error,
-            ProblemKind.REFUSED: f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}",
+            ProblemKind.DISABLED: f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}",
             ProblemKind.OVERDUE: f"recovery is {duration(report.late_ms)} late. {log}",
             ProblemKind.SCAN_TOO_OLD: f"the last scan was {scan_age} old when the holder of the lease reported. {log}",
-            ProblemKind.HELD: f"{counted(report.held, 'overdue delivery')} cannot be redelivered. {log}",
+            ProblemKind.UNDELIVERABLE: f"{unable} cannot be redelivered. {log}",
         }
         for kind in kinds_of(report, group.reported_ms):
-            if kind in texts and not (kind is ProblemKind.REFUSED and is_foreign):
+            if kind in texts and not (kind is ProblemKind.DISABLED and is_foreign):
                 yield kind, texts[kind]
     if not (group.main.exists or is_foreign or (report and report.refusal)):
-        yield ProblemKind.REFUSED, f"recovery is disabled: {REFUSALS['no_group']}"
+        yield ProblemKind.DISABLED, f"recovery is disabled: {REFUSALS['no_group']}"
 
 
 def _of_keys(group: GroupState, now_ms: int) -> Iterator[Problem]:
@@ -167,7 +168,7 @@ def _of_streams(group: GroupState) -> Iterator[Problem]:
     """Yield the problems of the stream and of the retry stream."""
     for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
         if source.is_foreign:
-            yield ProblemKind.REFUSED, f"{key} is not a stream: another program uses this name. Rename one of them."
+            yield ProblemKind.DISABLED, f"{key} is not a stream: another program uses this name. Rename one of them."
         is_busy = source.pending or (source is group.main and group.retry.pending)
         waiting = source.ready if source.exists or source is group.main else Count(source.entries)
         if waiting.number and not is_busy and _is_unread(source, group.visibility_ms):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reaper.lease import OFFER
-from reaper.operations.words import duration
+from reaper.operations.durations import duration
 from reaper.replicas import GroupReport, PatternCounts, Replica
 from workers.protocol.calls.refusals import RecoveryWait
 from workers.protocol.keys import GroupKeys, group_keys

@@ -12,7 +12,7 @@ from anyio import from_thread
 
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
-from workers import ConfigurationError, Counts, Job, NewJob, Producer, Reject, Report, Retry, Worker, WorkerSettings
+from workers import ConfigurationError, Counts, Job, NewJob, Producer, Reject, Report, Retry, Worker
 from workers.testing import (
     DeadLetter,
     NoServerError,
@@ -94,7 +94,7 @@ def test_nobody_waits_for_what_is_scheduled_and_it_comes_in_its_order(server: Re
     assert (drained.counts.acked, drained.counts.nacked, drained.dead_letters) == (5, 3, [])
 
 
-def test_what_a_handler_enqueues_is_done_too(server: RedisServer) -> None:
+def test_jobs_that_a_handler_enqueues_are_done_too(server: RedisServer) -> None:
     steps: list[bytes] = []
 
     def follow(job: Job) -> None:
@@ -125,9 +125,7 @@ def test_callbacks_and_counts_are_the_workers_own(server: RedisServer) -> None:
     assert len(drained.dead_letters) == 2
 
 
-def test_the_environment_has_no_say_and_the_program_keeps_its_settings(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_does_not_change_the_test(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REAPER_STREAM", "elsewhere")
     monkeypatch.setenv("REAPER_MAX_DELIVERIES", "1")
     monkeypatch.setenv("REAPER_REDIS_URL", "redis://127.0.0.1:1/0")
@@ -151,14 +149,6 @@ def test_settings_of_the_test_are_stronger(server: RedisServer) -> None:
         run_until_drained(worker, redis_url=server.url, max_delivery=1)
 
 
-def test_a_worker_with_settings_that_its_program_made_keeps_them(server: RedisServer) -> None:
-    worker = Worker(settings=WorkerSettings(stream="mails", group="send", max_deliveries=1))
-    worker.handler(handle)
-    drained = run_until_drained(worker, [{"do": "fail"}], redis_url=server.url)
-    assert drained.counts.dead_lettered == server.command("XLEN", "{mails}:dead:send") == 1
-    assert server.command("XLEN", "mails") == 0
-
-
 def test_a_worker_that_hangs_is_told_of_with_what_it_holds(server: RedisServer) -> None:
     gate = threading.Event()
     worker = make_worker(lambda _job: gate.wait(60), concurrency=1)
@@ -180,7 +170,7 @@ def test_jobs_that_are_put_off_for_ever_do_not_hang_the_test(server: RedisServer
         run_until_drained(make_worker(put_off), [{"n": 1}], redis_url=server.url, patience=0.3)
 
 
-def test_what_somebody_else_holds_is_told_of(server: RedisServer) -> None:
+def test_deliveries_of_another_consumer_are_reported(server: RedisServer) -> None:
     server.command("XADD", "orders", "*", "n", "1")
     server.command("XGROUP", "CREATE", "orders", "billing", "0")
     server.command("XREADGROUP", "GROUP", "billing", "other", "STREAMS", "orders", ">")
@@ -188,7 +178,7 @@ def test_what_somebody_else_holds_is_told_of(server: RedisServer) -> None:
         run_until_drained(make_worker(handle), redis_url=server.url, patience=0.3)
 
 
-def test_what_a_dead_worker_held_is_recovered(server: RedisServer) -> None:
+def test_deliveries_of_a_dead_worker_are_recovered(server: RedisServer) -> None:
     server.command("XADD", "orders", "*", "n", "1")
     server.command("XGROUP", "CREATE", "orders", "billing", "0")
     server.command("XREADGROUP", "GROUP", "billing", "dead", "STREAMS", "orders", ">")
@@ -203,11 +193,6 @@ def test_a_worker_that_stops_itself_before_the_end_is_told_of(server: RedisServe
     worker = make_worker(stop, concurrency=1)
     with pytest.raises(NotDrainedError, match=r"the worker was stopped\. Left: jobs wait to be read"):
         run_until_drained(worker, [{"n": 1}, {"n": 2}, {"n": 3}], redis_url=server.url)
-
-
-def test_a_worker_without_a_handler_says_so(server: RedisServer) -> None:
-    with pytest.raises(ConfigurationError, match="no handler"):
-        run_until_drained(Worker("orders", "billing"), redis_url=server.url)
 
 
 @pytest.mark.anyio
@@ -235,11 +220,6 @@ def test_a_server_of_the_kit_answers_on_the_loopback_alone_and_is_gone_afterward
         with server.client() as client:
             assert client.ping()
     assert (server.running, server.folder.exists()) == (False, False)
-
-
-def test_settings_are_handed_to_the_server() -> None:
-    with KitServer.started(maxmemory_policy="allkeys-lru") as server:
-        assert server.command("CONFIG", "GET", "maxmemory-policy")[1] == b"allkeys-lru"
 
 
 def test_a_server_that_does_not_start_says_what_it_printed() -> None:

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from tests.library.examples import write_files
 from tests.support.http import request
-from tests.support.processes import ROOT, Processes, Running
+from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import consumers_of, dead_letters, pending_of
@@ -37,7 +37,7 @@ async def serve(folder: Path, processes: Processes, server: RedisServer) -> tupl
     return app, int(port)
 
 
-async def test_the_web_application_enqueues_works_recovers_and_leaves(
+async def test_the_web_application_enqueues_works_reports_what_it_gives_up_and_leaves(
     processes: Processes, server: RedisServer, client: Redis, tmp_path: Path
 ) -> None:
     app, port = await serve(tmp_path, processes, server)
@@ -45,6 +45,9 @@ async def test_the_web_application_enqueues_works_recovers_and_leaves(
     reply = await request(port, "/orders/17", method="POST")
     assert (reply.code, list(reply.data)) == (202, ["job"])
     await app.prints("^billed 17$")
+    await client.xadd("orders", {"reaper.deliveries": "2", "no": "order"})
+    await app.prints(r"^gave up \S+ max_deliveries$")
+    assert len(await dead_letters(client)) == 1
 
     async def healthy() -> bool:
         return bool((await request(port, "/health")).data == {"groups": 1, "acked": 1})
@@ -59,18 +62,7 @@ async def test_the_web_application_enqueues_works_recovers_and_leaves(
     assert not await client.exists("{reaper}:lease")
 
 
-async def test_the_web_application_tells_of_what_it_gives_up(
-    processes: Processes, server: RedisServer, client: Redis, tmp_path: Path
-) -> None:
-    app, _ = await serve(tmp_path, processes, server)
-    await client.xadd("orders", {"reaper.deliveries": "2", "no": "order"})
-    await app.prints(r"^gave up \S+ max_deliveries$")
-    assert len(await dead_letters(client)) == 1
-
-
-async def test_the_web_application_does_not_begin_without_redis_and_says_why(
-    processes: Processes, tmp_path: Path
-) -> None:
+async def test_without_redis_the_web_application_does_not_begin(processes: Processes, tmp_path: Path) -> None:
     write_files("library.md", tmp_path)
     url = "redis://127.0.0.1:1/0"
     app = start_in(tmp_path, processes, "uvicorn", "service:app", "--port", "0", REDIS_URL=url)
@@ -92,7 +84,7 @@ async def test_a_nightly_job_is_one_however_often_it_is_enqueued(
 ) -> None:
     assert write_files("producers.md", tmp_path) == ["nightly.py", "steps.py"]
     said = []
-    for _ in range(3):
+    for _ in range(2):
         program = start_in(tmp_path, processes, "nightly", REDIS_URL=server.url)
         assert await program.wait() == 0
         said.append(program.output.strip())
@@ -100,12 +92,6 @@ async def test_a_nightly_job_is_one_however_often_it_is_enqueued(
     rows: Any = await client.xrange("reports")
     ids = [flat[-1].decode() for _, flat in rows]
     assert ids == list(dict.fromkeys(said))  # two of them, if midnight has come meanwhile
-
-
-def test_the_nightly_program_is_what_cron_runs_every_night() -> None:
-    page = (ROOT / "docs/producers.md").read_text(encoding="utf-8")
-    assert re.search(r"^# nightly\.py$", page, re.MULTILINE)
-    assert re.search(r"^[\d*]+( [\d*]+){4}  python nightly\.py$", page, re.MULTILINE)
 
 
 def test_a_second_step_is_enqueued_once_although_the_first_runs_twice(

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -50,20 +49,19 @@ async def test_a_worker_is_stopped_from_any_thread(server: RedisServer, now: boo
     assert worker.process.forced is now
 
 
-async def test_a_reaper_is_stopped_from_any_thread(server: RedisServer) -> None:
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_reaper_is_stopped_from_any_thread_and_before_it_runs(server: RedisServer, begun: bool) -> None:
     reaper = Reaper(ReaperSettings(redis_url=server.url))
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(reaper.run)
+    if begun:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(reaper.run)
+            await in_a_thread(reaper.stop)
+    else:
         await in_a_thread(reaper.stop)
+        await reaper.run()
     assert reaper.is_stopping
     assert not reaper.held
-
-
-async def test_a_reaper_that_was_stopped_before_it_ran_does_not_begin(server: RedisServer) -> None:
-    reaper = Reaper(ReaperSettings(redis_url=server.url))
-    await in_a_thread(reaper.stop)
-    await reaper.run()
-    assert not reaper.has_worked
+    assert begun or not reaper.has_worked
 
 
 def test_a_stop_after_the_end_of_the_event_loop_does_nothing(server: RedisServer) -> None:
@@ -115,24 +113,6 @@ async def test_counts_consumer_and_held_groups_are_read_from_any_thread(server: 
         assert await to_thread.run_sync(look) == (2, True, 1)
 
 
-async def test_a_callback_runs_in_the_event_loop_of_its_worker(server: RedisServer, client: Redis) -> None:
-    threads: list[threading.Thread] = []
-
-    def fail(_job: Job) -> None:
-        raise ValueError("broken")
-
-    worker = make_worker(server.url, fail, max_deliveries=1)
-
-    @worker.on("dead_lettered")
-    async def note(_report: Report) -> None:
-        threads.append(threading.current_thread())
-
-    await enqueue(client, 1)
-    async with running(worker):
-        await wait_until(lambda: threads, "the dead letter is told")
-    assert threads == [threading.current_thread()]
-
-
 async def test_a_callback_that_hangs_holds_up_neither_jobs_nor_the_end(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,10 +159,3 @@ def test_a_worker_is_stopped_by_a_signal_handler_of_the_program(server: RedisSer
         signal.signal(signal.SIGUSR1, before)
     assert worker.process
     assert worker.process.forced is now
-
-
-async def test_a_stop_in_a_callback_of_the_event_loop_is_one(server: RedisServer) -> None:
-    worker = make_worker(server.url, print)
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(worker.run)
-        asyncio.get_running_loop().call_soon(worker.stop)

@@ -94,37 +94,22 @@ CACHE = ROOT / ".mypy_cache" / "users"
 """Where mypy keeps what it knows of other people's modules, by its own version and the contents of their files."""
 
 
-async def check(processes: Processes, *files: Path) -> list[str]:
-    """Return what mypy says of a project of these files, a line each."""
+async def test_users_programs_and_all_public_names_are_typed(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    (tmp_path / "public.py").write_text(NAMES, encoding="utf-8")
+    names = [name for page in ("library.md", "testing.md", "producers.md") for name in write_files(page, tmp_path)]
+    files = [str(tmp_path / name) for name in ("program.py", "public.py", *names)]
     options = ["--strict", "--config-file", "", "--cache-dir", str(CACHE), "--no-error-summary"]
-    mypy = processes.python("-m", "mypy", *options, *map(str, files))
+    mypy = processes.python("-m", "mypy", *options, *files)
     await mypy.wait()
-    return [line for line in mypy.output.splitlines() if re.search(r": (error|note): ", line)]
 
-
-async def test_a_users_program_is_checked_strictly(processes: Processes, tmp_path: Path) -> None:
-    shop = tmp_path / "shop.py"
-    shop.write_text(PROGRAM, encoding="utf-8")
-    said = [line.partition("shop.py:")[2] for line in await check(processes, shop)]
-    expected = [
-        (str(number), line.rpartition("# E: ")[2])
+    said = re.findall(r"(\w+\.py):(\d+): (error|note): (.*)$", mypy.output, re.MULTILINE)
+    errors = [(file, int(line), text[text.rindex("[") :]) for file, line, kind, text in said if kind == "error"]
+    assert errors == [
+        ("program.py", number, f"[{line.rpartition('# E: ')[2]}]")
         for number, line in enumerate(PROGRAM.splitlines(), start=1)
         if "# E: " in line
     ]
-    errors = [line for line in said if ": error: " in line]
-    assert [(line.partition(":")[0], re.findall(r"\[([a-z-]+)\]$", line)[0]) for line in errors] == expected
-
-
-async def test_no_name_of_a_face_is_any(processes: Processes, tmp_path: Path) -> None:
-    shop = tmp_path / "shop.py"
-    shop.write_text(NAMES, encoding="utf-8")
-    said = await check(processes, shop)
-    revealed = [line.partition('Revealed type is "')[2] for line in said if "Revealed type" in line]
+    revealed = [text.partition('Revealed type is "')[2] for _, _, _, text in said if "Revealed type" in text]
     assert len(revealed) == sum(map(len, FACES.values()))
     assert [kind for kind in revealed if kind.startswith(("Any", "builtins.object"))] == []
-    assert [line for line in said if ": error: " in line] == []
-
-
-async def test_the_projects_of_the_pages_are_typed(processes: Processes, tmp_path: Path) -> None:
-    names = [name for page in ("library.md", "testing.md", "producers.md") for name in write_files(page, tmp_path)]
-    assert await check(processes, *(tmp_path / name for name in names)) == []

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.operations.durations import duration
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import MOST_COUNTED, find_mismatches, take_snapshot
 from reaper.operations.state import Count, GroupState, SourceState
-from reaper.operations.words import duration
 from reaper.reasons import ProblemKind, count_patterns, worst
 from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy, StartServer
@@ -55,7 +55,9 @@ async def _many(scene: Scene, number: int) -> list[str]:
     """Make groups that alice holds: the reports of the worst are in what she says. Return all pairs."""
     now = await scene.now_ms()
     pairs = [f"mail:{at:02}/sender" for at in range(number)]
-    reports = [a_report(group=pair, pattern="mail:*", last_scan_ms=now, held=at % 7) for at, pair in enumerate(pairs)]
+    reports = [
+        a_report(group=pair, pattern="mail:*", last_scan_ms=now, undeliverable=at % 7) for at, pair in enumerate(pairs)
+    ]
     for pair in pairs:
         await scene.client.xgroup_create(pair.partition("/")[0], "sender", "0", mkstream=True)
         await scene.client.set(f"{{{pair.partition('/')[0]}}}:lease:sender", HOLDER, px=SELDOM_MS)
@@ -78,9 +80,9 @@ async def test_of_many_groups_the_worst_are_shown_a_line_each(scene: Scene, reap
     shown = [line.split()[0] for line in lines if line.startswith("mail:")]
     ranked = sorted(pairs, key=lambda pair: (-(int(pair[5:7]) % 7), pair))
     assert shown == sorted(ranked[:20])
-    assert "  patterns  mail:* · holds 40 of 40 groups · held 34" in lines
+    assert "  patterns  mail:* · holds 40 of 40 groups · undeliverable 34" in lines
     assert "… and 20 more groups: see --group GLOB, or --all" in lines
-    assert "  - 14 more groups have the problem held. Run `reaper status --all`." in lines
+    assert "  - 14 more groups have the problem undeliverable. Run `reaper status --all`." in lines
     assert len(lines) < 60
 
 
@@ -90,7 +92,7 @@ async def test_groups_are_shown_by_a_pattern_or_all(scene: Scene, reaper: Comman
     assert [group["group"] for group in every["groups"]] == pairs
     assert [group["group"] for group in some["groups"]] == pairs[10:20]
     assert (every["left_out"], some["left_out"]) == (0, 30)
-    assert some["patterns"] == [{"pattern": "mail:*", "watched": 40, "held": 40, "problems": {"held": 34}}]
+    assert some["patterns"] == [{"pattern": "mail:*", "watched": 40, "held": 40, "problems": {"undeliverable": 34}}]
     (replica, _) = some["replicas"]
     assert "groups" not in replica
     screen = (await reaper("status", "--group", "mail:07/sender")).out

@@ -1,29 +1,21 @@
 """Clients find the node that has a key, go along when that moves, and say why nobody has it."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import cast
 
-import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from tests.support.cluster import Cluster, started_cluster
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.address import Host
 from workers.protocol.connection import KeptConnection, blocking_client, commands_client, reader_client
-from workers.protocol.directory import Directory
 from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import Meaning, meaning_of
-from workers.protocol.routing import RoutedClient
 from workers.protocol.server import check_server
-from workers.protocol.slots import SLOTS, SlotTable
-from workers.protocol.wire import Pool
 
 pytestmark = pytest.mark.anyio
 
@@ -102,37 +94,6 @@ async def test_a_slot_moves_and_clients_go_along(cluster: Cluster, client: Redis
             blocking.connection_pool.disconnect()
             assert blocking.execute_command("GET", key) == b"1"
     assert to.command("GET", key) == b"1"
-
-
-async def test_callers_at_the_same_time_close_the_clients_of_nodes_that_left() -> None:
-    here, *left = nodes = [("127.0.0.1", port) for port in range(1, 4)]
-    closed: list[Host] = []
-
-    class Client:
-        def __init__(self, node: Host) -> None:
-            self.node = node
-
-        async def aclose(self) -> None:
-            await checkpoint()
-            closed.append(self.node)
-
-    class Owners:
-        table = SlotTable(tuple((slot, slot, node) for slot, node in enumerate(nodes)))
-
-        async def look(self) -> None:
-            """Know the answer."""
-
-        async def owner(self, _slot: int) -> Host:
-            return here
-
-    owners, client_at = cast("Directory", Owners()), cast("Callable[[Host], Redis]", Client)
-    client = RoutedClient(Pool(), owners, client_at)
-    await client.masters()
-    owners.table = SlotTable(((0, SLOTS - 1, here),))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(client.client_for, b"a")
-        tasks.start_soon(client.client_for, b"b")
-    assert sorted(closed) == left
 
 
 async def test_an_address_says_what_it_is(cluster: Cluster, server: RedisServer) -> None:

@@ -80,16 +80,3 @@ async def test_an_error_that_will_not_pass_is_not_repeated(server: RedisServer, 
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             await HAND.run_idempotent(client, KEYS, ARGS)
     assert (through.commands["EVAL"], through.commands["EVALSHA"]) == (1, 1)
-
-
-def test_a_script_brings_what_it_uses_of_the_shared_parts_and_nothing_else() -> None:
-    scripts = {name: load_script("workers.protocol", name).source for name in ("settle", "recover", "hold")}
-    brought = {
-        name: [one for one in ("open_job", "fate_of", "release_in_place") if f"{one}(" in text]
-        for name, text in scripts.items()
-    }
-    assert brought == {
-        "settle": ["open_job", "release_in_place"],
-        "recover": ["open_job", "fate_of", "release_in_place"],
-        "hold": [],
-    }

@@ -62,37 +62,19 @@ async def test_every_client_shows_our_certificate_and_checks_theirs(port: int, c
         assert blocking.get("n") == b"1"
 
 
-async def test_a_server_of_another_authority_is_not_spoken_to(
-    port: int, certificates: Certificates, tmp_path: Path
-) -> None:
-    others = make_certificates(tmp_path / "others")
-    url = address(f"rediss://127.0.0.1:{port}/0", replace(certificates, ca=others.ca))
-    async with commands_client(url) as client:
-        with pytest.raises(RedisConnectionError, match="certificate verify failed"):
-            await client.ping()
-
-
-async def test_a_file_that_cannot_be_read_is_named(port: int, certificates: Certificates) -> None:
-    url = f"rediss://127.0.0.1:{port}/0"
-    for missing in (
-        address(url, certificates, redis_ca_file="/nowhere/ca.pem"),
-        address(url, certificates, key_password="wrong"),  # noqa: S106
-    ):
-        async with commands_client(missing) as client:
-            with pytest.raises(RedisConnectionError, match=r"a certificate or key cannot be read \(/.*ca\.pem, /.*\)"):
-                await client.ping()
-
-
-async def test_what_fails_in_a_handshake_is_told_with_what_to_do(
-    port: int, certificates: Certificates, tmp_path: Path
-) -> None:
+async def test_a_failed_handshake_comes_with_advice(port: int, certificates: Certificates, tmp_path: Path) -> None:
     others = replace(certificates, ca=make_certificates(tmp_path / "others").ca)
     ours = f"rediss://127.0.0.1:{port}/0"
-    for url, advice in (
-        (address(ours, others), r"redis_ca_file \(REAPER_REDIS_CA_FILE\)\.$"),
-        (address(ours, certificates, redis_ca_file="/nowhere/ca.pem"), "Correct redis_ca_file, redis_cert_file or"),
+    unreadable = r"a certificate or key cannot be read \(/.*ca\.pem, /.*\)"
+    correct = "Correct redis_ca_file, redis_cert_file or"
+    for url, said, advice in (
+        (address(ours, others), "certificate verify failed", r"redis_ca_file \(REAPER_REDIS_CA_FILE\)\.$"),
+        (address(ours, certificates, redis_ca_file="/nowhere/ca.pem"), unreadable, correct),
+        (address(ours, certificates, key_password="wrong"), unreadable, correct),  # noqa: S106
     ):
         async with commands_client(url) as client:
+            with pytest.raises(RedisConnectionError, match=said):
+                await client.ping()
             with pytest.raises(UnreachableError, match=advice):
                 await check_server(client, url)
 
@@ -115,9 +97,7 @@ async def test_every_way_to_miss_the_other_has_an_advice(scheme: str, said: str,
         await check_server(client, f"{scheme}://h:1/0")
 
 
-async def test_sentinels_and_the_master_they_name_are_both_behind_tls(
-    binary: Path, port: int, certificates: Certificates
-) -> None:
+async def test_sentinels_and_their_master_are_behind_tls(binary: Path, port: int, certificates: Certificates) -> None:
     with (
         SentinelServer.started(binary, sentinel=f"monitor {NAME} 127.0.0.1 {port} 1") as sentinel,
         tunnel(sentinel.port, certificates) as outside,
@@ -143,7 +123,7 @@ async def test_a_cluster_behind_tls_is_asked_and_spoken_to_over_it(binary: Path,
             assert await plain.get("n") == b"3"
 
 
-async def test_a_certificate_that_is_renewed_counts_at_the_next_connect(
+async def test_a_renewed_certificate_counts_when_connecting(
     port: int, certificates: Certificates, tmp_path: Path
 ) -> None:
     strangers = make_certificates(tmp_path / "strangers")

@@ -19,9 +19,9 @@ def report(stream: str = "well", **found: Any) -> GroupReport:
     ("found", "kinds"),
     [
         ({}, set()),
-        ({"refusal": "several_groups"}, {ProblemKind.REFUSED}),
+        ({"refusal": "several_groups"}, {ProblemKind.DISABLED}),
         ({"paused": True}, {ProblemKind.PAUSED}),
-        ({"held": 1}, {ProblemKind.HELD}),
+        ({"undeliverable": 1}, {ProblemKind.UNDELIVERABLE}),
         ({"lost": 1}, {ProblemKind.LOST_DELIVERY}),
         ({"unread_ms": 30_001}, {ProblemKind.UNREAD}),
         ({"unread_ms": 30_000}, set()),
@@ -41,10 +41,10 @@ def test_a_report_names_the_kinds_of_problems(found: dict[str, Any], kinds: set[
         ({"error": "x"}, {"refusal": "several_groups"}),
         ({"refusal": "several_groups"}, {"late_ms": 40_000}),
         ({"late_ms": 40_000}, {"late_ms": 39_000}),
-        ({"late_ms": 40_000}, {"held": 9}),
-        ({"held": 2}, {"held": 1}),
-        ({"held": 1, "paused": True}, {"held": 1}),
-        ({"held": 1}, {"paused": True}),
+        ({"late_ms": 40_000}, {"undeliverable": 9}),
+        ({"undeliverable": 2}, {"undeliverable": 1}),
+        ({"undeliverable": 1, "paused": True}, {"undeliverable": 1}),
+        ({"undeliverable": 1}, {"paused": True}),
         ({"paused": True}, {"false_alarms": 1}),
         ({"false_recoveries": 1}, {"late_ms": 2}),
     ],
@@ -52,26 +52,26 @@ def test_a_report_names_the_kinds_of_problems(found: dict[str, Any], kinds: set[
 def test_the_worst_comes_first(worse: dict[str, Any], better: dict[str, Any]) -> None:
     # The names are in the other order, because groups that are equally bad are sorted by name.
     first, second = report("z", **worse), report("a", **better)
-    if worse.get("held") == better.get("held") and "paused" in worse:
+    if worse.get("undeliverable") == better.get("undeliverable") and "paused" in worse:
         first, second = report("a", **worse), report("z", **better)
     assert worst([second, report("b"), first], NOW, 2) == [first, second]
 
 
 def test_what_a_replica_says_has_the_worst_groups_only() -> None:
-    many = [report(f"s{number:05}", held=number % 50) for number in range(10_000)]
+    many = [report(f"s{number:05}", undeliverable=number % 50) for number in range(10_000)]
     found = worst(many, NOW)
     assert len(found) == MOST_WORST
-    assert {one.held for one in found} == {49}
+    assert {one.undeliverable for one in found} == {49}
 
 
 def test_groups_are_counted_by_the_pattern_that_they_were_found_by() -> None:
     reports = [
-        report("a", pattern="orders:*", held=1),
+        report("a", pattern="orders:*", undeliverable=1),
         report("b", pattern="orders:*", token=0, refusal="no_group", paused=True),
         report("c"),
     ]
     assert count_patterns({"orders:*": (3, 1), "": (1, 1)}, reports, NOW) == {
-        "orders:*": PatternCounts(watched=3, held=1, problems={"held": 1, "refused": 1, "paused": 1}),
+        "orders:*": PatternCounts(watched=3, held=1, problems={"undeliverable": 1, "disabled": 1, "paused": 1}),
         "": PatternCounts(watched=1, held=1),
     }
     assert list(count_patterns({"a": (1, 0), "b": (2, 0), "c": (3, 0)}, [], NOW, most=2)) == ["c", "b"]

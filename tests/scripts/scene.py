@@ -246,7 +246,3 @@ def dead(one: str, reason: str, error: str, *, last: str = "now") -> tuple[str, 
         ("at_ms", "now"),
     )
     return tuple(part for name, value in ours for part in (f"reaper.dead.{name}", value))
-
-
-def _word(value: bytes | int) -> str | int:
-    return value if isinstance(value, int) else value.decode("latin-1")

@@ -65,9 +65,7 @@ def test_the_header_tells_keys_arguments_results_and_fence(package: str, name: s
 
 @each_script
 @pytest.mark.parametrize("kind", ["KEYS", "ARGV"])
-def test_every_key_and_argument_that_is_used_is_described_and_the_other_way_round(
-    package: str, name: str, kind: str
-) -> None:
+def test_the_header_describes_each_key_and_argument_that_is_used(package: str, name: str, kind: str) -> None:
     header, body = read(package, name)
     described = numbers(kind, header)
     if KEYS in (FOLDERS[package] / f"{name}.lua").read_text():
@@ -125,18 +123,6 @@ def test_an_effect_begins_with_a_harmless_write(package: str, name: str) -> None
     if name == "ack":
         body = body.replace("redis.call('XACK', source, group, entry_id)", "'XACK', source, group, '0-0'")  # its effect
     assert bool(_HARMLESS_WRITE.search(body)) != (name in NEEDS_NO_MEMORY)
-
-
-@each_script
-def test_what_the_body_needs_of_the_prelude_is_there(package: str, name: str) -> None:
-    _, body = read(package, name)
-    source = (FOLDERS[package] / f"{name}.lua").read_text()
-    prelude = script_text("workers.protocol", PRELUDE)
-    shared = set(re.findall(r"^local function (\w+)", prelude, re.MULTILINE))
-    needed = {word for word in shared if re.search(rf"(?<![.\w]){word}\(", body)}
-    own = set(re.findall(r"local function (\w+)", body))
-    values = {"now", "at", "MAX_WORDS", "READY_MS"} & set(re.findall(r"\w+", body))
-    assert ("--- @prelude" in source) == bool(needed - own or values)
 
 
 @each_script

@@ -26,9 +26,10 @@ async def test_a_lease_is_offered_for_a_moment(scene: Scene) -> None:
     assert 0 < await scene.client.pttl(scene.keys.lease) <= 2_000
 
 
-async def test_a_lease_is_freed(scene: Scene) -> None:
+async def test_a_lease_is_freed_and_an_idle_group_gets_no_journal_for_it(scene: Scene) -> None:
     assert await hand(scene, A, "") == 1
     assert await found(scene) is None
+    assert not await scene.client.exists(scene.keys.journal)
 
 
 @pytest.mark.parametrize("to", ["bob", ""])
@@ -51,7 +52,7 @@ async def test_a_hand_over_that_is_repeated_after_a_lost_reply_is_not_ours_any_m
 
 
 @pytest.mark.parametrize("to", ["bob", ""])
-async def test_who_waits_for_the_lease_is_woken(scene: Scene, to: str) -> None:
+async def test_replicas_that_wait_for_the_lease_are_woken(scene: Scene, to: str) -> None:
     async with scene.client.pubsub() as channel:
         await channel.subscribe(scene.keys.lease)
         await channel.get_message(timeout=5)
@@ -65,11 +66,6 @@ async def test_the_end_of_a_term_is_told_of_where_there_is_a_journal(scene: Scen
     await hand(scene, A, "bob")
     [_, told] = (await scene.state())["{orders}:journal"]
     assert told == ("lease_left", "", {"group": "billing", "holder": A, "token": 1, "reason": "stopped"})
-
-
-async def test_an_idle_group_gets_no_journal_for_it(scene: Scene) -> None:
-    await hand(scene, A, "bob")
-    assert not await scene.client.exists(scene.keys.journal)
 
 
 async def test_a_broken_journal_keeps_nobody_from_leaving(scene: Scene) -> None:
@@ -97,13 +93,12 @@ async def writes(scene: Scene, holder: str) -> bool:
     return bool(reply[0] == b"ok")
 
 
-async def test_the_holder_writes(scene: Scene) -> None:
-    assert await writes(scene, A)
-
-
-async def test_after_the_expiry_nobody_writes_though_nobody_took_it(scene: Scene) -> None:
-    await expire(scene)
+@pytest.mark.parametrize("how", ["expired", "deleted"])
+async def test_a_lease_that_is_gone_lets_nobody_write_until_it_is_taken(scene: Scene, how: str) -> None:
+    await (expire(scene) if how == "expired" else scene.client.delete(scene.keys.lease))
     assert not await writes(scene, A)
+    await take(scene, B)
+    assert [await writes(scene, holder) for holder in (A, B)] == [False, True]
 
 
 async def test_a_call_of_an_earlier_term_is_refused_in_a_later_one_of_the_same_replica(scene: Scene) -> None:
@@ -117,13 +112,6 @@ async def test_a_call_of_an_earlier_term_is_refused_in_a_later_one_of_the_same_r
 async def test_an_offered_lease_is_nobodys_right_to_write(scene: Scene) -> None:
     await hand(scene, A, "bob")
     assert [await writes(scene, holder) for holder in (A, B, "offer:bob"[6:])] == [False, False, False]
-    await take(scene, B)
-    assert [await writes(scene, holder) for holder in (A, B)] == [False, True]
-
-
-async def test_a_deleted_lease_lets_nobody_write_until_it_is_taken(scene: Scene) -> None:
-    await scene.client.delete(scene.keys.lease)
-    assert not await writes(scene, A)
     await take(scene, B)
     assert [await writes(scene, holder) for holder in (A, B)] == [False, True]
 

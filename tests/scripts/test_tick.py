@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.scripts.leases import HOUR_MS, TTL_MS, expire, found, hand, holder_of, take, tick
+from tests.scripts.leases import HOUR_MS, TTL_MS, found, holder_of, take, tick
 from tests.scripts.scene import QUARANTINE_SCORE, Scene
 
 pytestmark = pytest.mark.anyio
@@ -50,18 +50,6 @@ async def test_whose_lease_it_is_not_gets_0_and_nothing_is_written(scene: Scene,
     assert await scene.client.pttl(scene.keys.lease) <= TTL_MS
 
 
-async def test_an_expired_lease_is_not_taken_back_though_nobody_took_it(scene: Scene) -> None:
-    await expire(scene)
-    assert await tick_of_alice(scene) == 0
-    assert await found(scene) is None
-
-
-async def test_a_lease_that_was_handed_over_is_not_ours(scene: Scene) -> None:
-    await hand(scene, A, "bob")
-    assert await tick_of_alice(scene) == 0
-    assert await found(scene) == "offer:bob"
-
-
 # ---- the beat
 
 
@@ -91,6 +79,7 @@ async def test_pending_entries_behind_a_position_are_told(scene: Scene) -> None:
     assert (due_ms, has_settings, retry_rows, error) == (-1, 1, [], b"")
     assert [(row[0].decode(), row[1], row[3]) for row in rows] == [(one, b"w1", 1) for one in ids[1:3]]
     assert await tick_of_alice(scene, after=f"({ids[-1]}") == IDLE
+    assert not await scene.client.exists(scene.keys.journal)
 
 
 async def test_those_of_the_retry_stream_are_told_where_it_is_asked_for(scene: Scene) -> None:
@@ -128,22 +117,15 @@ async def test_a_tick_says_when_the_first_scheduled_job_is_due(scene: Scene, whi
     assert 50_000 < await due_ms(scene) <= 60_000
     await schedule(scene, key, 30_000)
     assert 20_000 < await due_ms(scene) <= 30_000
+    other = {"schedule": scene.keys.stream_schedule, "stream_schedule": scene.keys.schedule}[which]
+    await schedule(scene, other, 10_000)
+    assert 0 < await due_ms(scene) <= 10_000, "the earlier one of both schedules counts"
     await schedule(scene, key, -1, "late")
     assert await due_ms(scene) == 0
 
 
-async def test_the_earlier_one_of_both_schedules_counts(scene: Scene) -> None:
-    await schedule(scene, scene.keys.schedule, 60_000)
-    await schedule(scene, scene.keys.stream_schedule, 30_000)
-    assert 20_000 < await due_ms(scene) <= 30_000
-    await schedule(scene, scene.keys.schedule, 10_000)
-    assert 0 < await due_ms(scene) <= 10_000
-
-
 @pytest.mark.parametrize("others_in_ms", [None, 60_000])
-async def test_a_quarantined_job_that_waits_to_be_released_is_due_at_once(
-    scene: Scene, others_in_ms: int | None
-) -> None:
+async def test_a_quarantined_job_that_waits_is_due_at_once(scene: Scene, others_in_ms: int | None) -> None:
     await scene.client.zadd(scene.keys.schedule, {"quarantined": QUARANTINE_SCORE + 7})
     if others_in_ms is not None:
         await schedule(scene, scene.keys.schedule, others_in_ms)
@@ -184,9 +166,3 @@ async def test_a_lease_can_be_extended_when_memory_is_full(scene: Scene) -> None
     await scene.free_memory()
     assert reply == IDLE
     assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
-
-
-async def test_a_tick_writes_no_journal(scene: Scene) -> None:
-    await scene.stalled()
-    await tick_of_alice(scene)
-    assert not await scene.client.exists(scene.keys.journal)

@@ -1,4 +1,4 @@
-"""Lets workers look and extend at once although nothing falls due for an hour.
+"""Lets workers look and extend at once although no delivery falls due for an hour.
 
 With a visibility timeout of an hour, a busy machine does not change the outcome. But a worker extends every quarter of
 it, and looks for stalled deliveries once in it. Recovery waits for an hour after the first heartbeat
@@ -12,7 +12,7 @@ from typing import Protocol
 from unittest import mock
 
 from workers.embedded.autoclaim import Autoclaim
-from workers.loop import membership
+from workers.loop import membership, reading
 from workers.loop.heartbeat import Heartbeat
 
 OFTEN_S = 0.1
@@ -50,6 +50,11 @@ def refreshing(every_s: float | None) -> Iterator[None]:
         return
     with mock.patch.object(membership, "REFRESH_S", every_s):
         yield
+
+
+def read_briefly() -> None:
+    """Let the reads of workers in this process block for less time, because the stop of a worker waits for them."""
+    reading.BLOCK_MS = 100  # type: ignore[attr-defined]  # as the reader knows it
 
 
 def hurry_if_asked() -> None:

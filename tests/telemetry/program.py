@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import anyio
 
+from tests.support.knobs import read_briefly
 from workers import Job, Producer, Reject, Worker
 from workers.telemetry.setup import exported
 
+read_briefly()
 worker, batches = Worker("orders", "billing"), Worker("orders", "billing")
 
 

@@ -63,20 +63,6 @@ async def test_an_embedded_worker_tells_of_what_it_takes_over(scene: Scene) -> N
     assert "reaper.fencing_token" not in recovery
 
 
-async def test_the_last_delivery_an_embedded_worker_gives_up_is_told_of_too(scene: Scene) -> None:
-    embedded = ("--recovery", "embedded", "--max-deliveries", "1")
-    first = await scene.worker(*embedded)
-    job = await scene.produce("kills=1")
-    await first.wait()
-    await scene.worker(*embedded)
-    spans = await scene.spans(job, "send", "recover")
-    assert [told_of(span, spans)[:2] for span in spans] == [
-        ("producer", "send orders"),
-        ("worker", "recover orders #1"),
-    ]
-    assert spans[1].attributes["reaper.recovery.outcome"] == "dead_lettered"
-
-
 async def test_a_failure_is_retried_in_the_same_trace(scene: Scene) -> None:
     await scene.worker("--backoff-base", "0")
     job = await scene.produce("fails=1")
@@ -123,7 +109,7 @@ async def test_a_redriven_job_stays_in_its_trace(scene: Scene) -> None:
     assert [span.attributes["reaper.job.generation"] for span in runs] == [0, 1]
 
 
-async def test_what_the_producer_does_not_sample_is_told_of_by_nobody(scene: Scene) -> None:
+async def test_a_job_that_the_producer_does_not_sample_has_no_span(scene: Scene) -> None:
     await scene.reaper()
     first = await scene.worker()
     scene.env = {"OTEL_TRACES_SAMPLER": "always_off"}

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from tests.support.knobs import read_briefly
 from workers import Job, Worker
 
+read_briefly()
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")
 

@@ -4,8 +4,10 @@ import os
 import signal
 
 from tests.support.gate import passed, wait_at
+from tests.support.knobs import read_briefly
 from workers import Job, Worker
 
+read_briefly()
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")
 

@@ -23,7 +23,6 @@ from tests.faults.scene import (
     create_group,
     enqueue,
     events,
-    lives_on,
     make_overdue,
     nothing_left,
     strand,
@@ -36,10 +35,10 @@ from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from tests.workers.scene import key_of
 from workers import Job, Producer, Worker
+from workers.embedded import autoclaim
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.in_flight import Delivery
 from workers.loop.slots import Slots
-from workers.protocol.calls import group_moves
 from workers.protocol.calls.group_moves import GroupMoves, Recovery
 from workers.protocol.messages import text
 from workers.runtime.clock import server_ms
@@ -57,14 +56,6 @@ async def running_worker(url: str, handler: Any, **changes: Any) -> AsyncIterato
         yield worker
 
 
-async def read_as_foreigner(client: Redis, count: int = 100, consumer: str = "foreign") -> list[bytes]:
-    """Read the ready entries, as a bare worker does. Return their IDs."""
-    reply: Any = await client.execute_command(
-        "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, "STREAMS", STREAM, ">"
-    )
-    return [entry_id for _, entries in reply or () for entry_id, _ in entries]
-
-
 async def owners(client: Redis) -> Counter[str]:
     """Return how many deliveries each consumer holds."""
     rows: Any = await client.xpending_range(STREAM, GROUP, "-", "+", 10_000)
@@ -74,9 +65,7 @@ async def owners(client: Redis) -> Counter[str]:
 # ---- one worker alone
 
 
-async def test_on_a_quiet_queue_what_a_dead_consumer_held_is_run_once_its_time_is_up(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_on_a_quiet_queue_jobs_of_a_dead_consumer_run_in_time(server: RedisServer, client: Redis) -> None:
     await create_group(client)
     enqueued = await enqueue(client, 20)
     entries = await strand(client, 20)
@@ -105,8 +94,9 @@ async def test_a_worker_without_a_free_slot_makes_stalled_deliveries_ready(serve
         await strand(client, 3, overdue=True)
         ready: list[bytes] = []
 
-        async def copied() -> bool:
-            ready.extend(await read_as_foreigner(client))
+        async def copied() -> bool:  # as a bare worker reads
+            reply: Any = await client.xreadgroup(GROUP, "foreign", {STREAM: ">"})
+            ready.extend(entry_id for _, entries in reply or () for entry_id, _ in entries)
             return len(ready) == 3
 
         await wait_until(copied, "what stalled can be read by anybody")
@@ -143,10 +133,10 @@ async def test_claimed_deliveries_are_run_although_the_reply_was_lost(
     assert {event.data["delivery"] for event in await events(client, "acked")} == {2}
 
 
-async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
+async def test_live_deliveries_in_front_do_not_starve_dead_ones(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_moves, "PAGE", 30)
+    monkeypatch.setattr(autoclaim, "PAGE", 30)
     await create_group(client)
     busy, healthy = Handler(), Handler()
     # The owner itself recovers no delivery, so all are left to the one free slot.
@@ -164,26 +154,6 @@ async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
         assert owner.counts.refused == 0
     assert times(busy.starts) + times(healthy.starts) == dict.fromkeys([*living, *dead], 1)
     assert await violations(client, {**living, **dead}, [busy, healthy], finished=True) == []
-
-
-@either_way
-async def test_jobs_longer_than_the_visibility_timeout_keep_their_deliveries(
-    server: RedisServer, client: Redis, policy: str
-) -> None:
-    await create_group(client)
-    first, second = Handler(), Handler()
-    async with (
-        running_worker(server.url, first, redelivery=policy),
-        running_worker(server.url, second, redelivery=policy),
-    ):
-        enqueued = await enqueue(client, 8, hold="")
-        await wait_until(lambda: len(first.starts) + len(second.starts) == 8, "all run")
-        await lives_on(client, thirds=6)
-        first.open_gate()
-        second.open_gate()
-        await nothing_left(client)
-    assert times([*first.starts, *second.starts]) == dict.fromkeys(enqueued, 1)
-    assert await count_events(client) == {"acked": 8}
 
 
 # ---- counting
@@ -217,7 +187,7 @@ async def test_a_job_whose_consumers_all_die_is_run_as_often_as_with_a_reaper(
 
 
 @either_way
-async def test_what_a_crowd_of_workers_recovers_is_run_once(server: RedisServer, client: Redis, policy: str) -> None:
+async def test_jobs_that_a_crowd_of_workers_recovers_run_once(server: RedisServer, client: Redis, policy: str) -> None:
     await create_group(client)
     enqueued = await enqueue(client, 300)
     await strand(client, 300, overdue=True)
@@ -271,9 +241,7 @@ async def test_of_a_mass_there_are_never_more_deliveries_than_slots_and_it_is_lo
     assert caplog.text.count(" consumers=gone claimed=") == len(logged())
 
 
-async def test_a_worker_that_is_stopped_in_a_mass_leaves_nothing_pending_and_burns_no_delivery(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_worker_stopped_in_a_mass_keeps_and_counts_no_delivery(server: RedisServer, client: Redis) -> None:
     await create_group(client)
     enqueued = await enqueue(client, 400)
     await strand(client, 400, overdue=True)
@@ -304,9 +272,7 @@ async def test_a_worker_that_is_stopped_in_a_mass_leaves_nothing_pending_and_bur
 # ---- retry streams, schedules, quarantined jobs
 
 
-async def test_what_stalls_in_a_retry_stream_is_recovered_whatever_the_policy(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_stalled_entries_of_a_retry_stream_are_recovered(server: RedisServer, client: Redis) -> None:
     await create_group(client)
     await client.xgroup_create(KEYS.retry, GROUP, "0", mkstream=True)
     await client.xadd(KEYS.retry, {"n": "1", "reaper.job": "left-over", "reaper.deliveries": "1"})
@@ -320,73 +286,13 @@ async def test_what_stalls_in_a_retry_stream_is_recovered_whatever_the_policy(
 
 
 @either_way
-async def test_quarantined_jobs_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
-    server: RedisServer, client: Redis, policy: str
-) -> None:
-    await create_group(client)
-    innocent = await enqueue(client, 10)
-    (guilty,) = await enqueue(client, 1, guilty="")
-    await strand(client, 11, overdue=True)
-    await client.execute_command(
-        "XCLAIM", STREAM, GROUP, "gone", 0, *innocent, guilty, "IDLE", OVERDUE_MS, "RETRYCOUNT", 2, "JUSTID"
-    )
-    running: set[str] = set()
-    company: list[int] = []
-    killed: list[str] = []
-
-    async def handle(job: Job) -> None:
-        running.add(job.id)
-        company.append(len(running))
-        if b"guilty" in job.fields:  # as if it had killed us, it belongs to a consumer that never speaks again
-            await client.execute_command("XCLAIM", STREAM, GROUP, "dead", 0, job.entry_id, "JUSTID")
-            killed.append(job.entry_id)
-        running.remove(job.id)
-        if b"guilty" in job.fields:
-            raise ValueError("an acknowledgement would be the first completion, so it would win")
-
-    async def is_refused() -> bool:
-        return "refused" in await count_events(client)
-
-    async with running_worker(server.url, handle, redelivery=policy):
-        await wait_until(is_refused, "what we settle is not ours")  # gone by then, it would look as if it had vanished
-        await client.execute_command("XCLAIM", STREAM, GROUP, "dead", 0, *killed, "IDLE", OVERDUE_MS, "JUSTID")
-        await nothing_left(client)
-    assert (len(company), set(company)) == (11, {1})
-    state = await read_state(client, KEYS)
-    assert [letter.job for letter in state.dead] == [guilty]
-    assert await count_events(client) == {
-        "quarantined": 11, "recovered": 11, "acked": 10, "dead_lettered": 1, "refused": 1,
-    }  # fmt: skip
-
-
-@either_way
-async def test_scheduled_retries_and_delayed_jobs_become_ready_without_a_reaper(
-    server: RedisServer, client: Redis, policy: str
-) -> None:
+async def test_delayed_jobs_become_ready_without_a_reaper(server: RedisServer, client: Redis, policy: str) -> None:
     handler = Handler()
     async with running_worker(server.url, handler, redelivery=policy), Producer(STREAM, server.url) as producer:
         job = await producer.enqueue({"n": "1"}, delay=0.3)
         await wait_until(lambda: len(handler.completions) == 1, "the delayed job has run")
         await nothing_left(client)
     assert [done.job for done in handler.completions] == [job]
-
-
-async def test_the_groups_position_is_noted_and_silent_consumers_go_where_that_is_asked_for(
-    server: RedisServer, client: Redis
-) -> None:
-    await create_group(client)
-    await client.xgroup_createconsumer(STREAM, GROUP, "silent")
-    await enqueue(client)
-    await strand(client, 1, consumer="holding")
-    await wait_until(lambda: _all_silent(client), "both have been silent for a moment")
-    async with running_worker(server.url, Handler(), consumer_retention=0.05):
-        await wait_until(lambda: client.hexists(KEYS.settings, "last_id"), "house is kept")
-        names = {text(row["name"]) for row in await client.xinfo_consumers(STREAM, GROUP)}
-    assert ("holding" in names, "silent" in names) == (True, False)
-
-
-async def _all_silent(client: Redis) -> bool:
-    return all(row["idle"] > 50 for row in await client.xinfo_consumers(STREAM, GROUP))
 
 
 # ---- payloads that are gone

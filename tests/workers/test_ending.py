@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from reaper.drill.history import read_state
 from tests.support.gate import Gate
-from tests.support.loops import loop_environment, on_a_loop
+from tests.support.loops import LOOPS, loop_environment, on_a_loop
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.tiers import in_matrix
@@ -46,55 +46,59 @@ async def started(server: RedisServer, processes: Processes, name: str, *flags: 
 
 # ---- threads and tasks that keep a process alive
 
+both_loops = pytest.mark.parametrize("loop", LOOPS)
 
+
+@both_loops
 @pytest.mark.processes
-@pytest.mark.parametrize(("do", "loop"), on_a_loop([*(one.__name__ for one in WAITING), "plain"]))
-async def test_a_handler_that_cannot_be_cancelled_ends_with_the_process(
+@pytest.mark.parametrize("name", ["worker", "in_thread"])
+async def test_handlers_that_cannot_be_cancelled_end_with_the_process_and_are_handed_back(
     server: RedisServer,
     client: Redis,
     processes: Processes,
     gate: Gate,
     loop_env: dict[str, str],
     exported: Received,
-    do: str,
+    name: str,
 ) -> None:
-    name = "in_thread" if do == "plain" else "worker"
     worker = await started(
-        server, processes, name, "--drain-timeout", "0.5", OTEL_EXPORTER_OTLP_ENDPOINT=exported.endpoint, **loop_env
+        server, processes, name, "--drain-timeout", "0.1", OTEL_EXPORTER_OTLP_ENDPOINT=exported.endpoint, **loop_env
     )
-    job = await add(client, {"do": do, "gate": str(gate.path)})
-    await worker.prints(f"started {job}")
+    handlers = WAITING if name == "worker" else [None]
+    jobs = [await add(client, {"do": getattr(one, "__name__", ""), "gate": str(gate.path)}) for one in handlers]
+    for job in jobs:
+        await worker.prints(f"started {job}")
 
     worker.terminate()
 
     assert await worker.wait() == 0
-    assert " read=1 handed_back=1" in worker.output
+    assert f" read={len(jobs)} handed_back={len(jobs)}" in worker.output
     assert "messaging.client.operation.duration" in exported.metrics
-    assert (await read_state(client, KEYS)).ready == (job,)
+    assert sorted((await read_state(client, KEYS)).ready) == jobs
     assert await pending_of(client) == []
 
 
+@both_loops
 @pytest.mark.processes
-@pytest.mark.parametrize(("do", "loop"), on_a_loop(one.__name__ for one in LEAVING))
-async def test_what_a_handler_left_running_ends_with_the_process(
+async def test_leftovers_of_handlers_end_with_the_process(
     server: RedisServer,
     client: Redis,
     processes: Processes,
     gate: Gate,
     loop_env: dict[str, str],
     exported: Received,
-    do: str,
 ) -> None:
     worker = await started(
         server, processes, "worker", "--drain-timeout", "1", OTEL_EXPORTER_OTLP_ENDPOINT=exported.endpoint, **loop_env
     )
-    job = await add(client, {"do": do, "gate": str(gate.path)})
-    await worker.prints(f"started {job}")
+    for one in LEAVING:
+        job = await add(client, {"do": one.__name__, "gate": str(gate.path)})
+        await worker.prints(f"started {job}")
 
     worker.terminate()
 
     assert await worker.wait() == 0
-    assert " read=1 acked=1" in worker.output
+    assert f" read={len(LEAVING)} acked={len(LEAVING)}" in worker.output
     assert "process exits without waiting" in worker.output
     assert "messaging.client.operation.duration" in exported.metrics
 

@@ -40,9 +40,7 @@ def test_fields_arrive_byte_for_byte_in_order_with_duplicates_and_without_our_ow
 
 
 @given(metadata_pairs, st.integers(1, 5), st.integers(1, 5))
-def test_whatever_a_producer_writes_there_a_job_is_valid_and_has_a_delivery_left(
-    metadata: list[tuple[bytes, bytes]], times: int, limit: int
-) -> None:
+def test_any_metadata_makes_a_valid_job(metadata: list[tuple[bytes, bytes]], times: int, limit: int) -> None:
     job = make_job(*flatten(metadata), b"n", b"1", times=times, limit=limit)
 
     assert times <= job.deliveries <= times + limit - 1
@@ -59,17 +57,6 @@ def test_a_job_from_the_retry_stream_still_belongs_to_its_stream() -> None:
 
 def test_a_job_id_that_is_no_text_can_be_shown() -> None:
     assert make_job(b"reaper.job", b"\xff\xfe").id == "\\xff\\xfe"
-
-
-def test_a_source_forgets_a_settled_delivery_but_not_a_later_one_of_the_same_entry() -> None:
-    source = Source(KEYS.stream, KEYS.stream)
-    first, second = make_job(source=source), make_job(source=source)
-    source.hold([first])
-    source.hold([second])
-
-    source.forget([first])
-
-    assert source.deliveries == {second.raw_entry_id: second}
 
 
 # ---- the fencing token
@@ -139,18 +126,10 @@ def test_a_default_stands_in_for_a_field_that_is_missing(default: object) -> Non
     ],
 )
 @pytest.mark.parametrize("read", [Job.text, Job.json])
-def test_what_cannot_be_read_as_text_is_named_with_its_job(
-    read: Callable[[Job, str], object], flat: tuple[bytes, ...], sentence: str
-) -> None:
+def test_bad_text_names_its_job(read: Callable[[Job, str], object], flat: tuple[bytes, ...], sentence: str) -> None:
     with pytest.raises(InvalidFieldError) as raised:
         read(make_job(*flat), "note")
     assert str(raised.value) == sentence
-
-
-def test_our_own_fields_are_no_fields_of_the_users() -> None:
-    job = make_job(b"reaper.job", b"j-7", b"order", b"17")
-    assert job.text("reaper.job", None) is None
-    assert job.json() == 17
 
 
 @pytest.mark.parametrize(
@@ -173,7 +152,7 @@ def test_a_field_is_read_as_json_by_name_or_because_it_is_the_only_one(value: by
     ],
     ids=["empty", "Python", "too deep", "too long a number"],
 )
-def test_what_is_no_json_is_named_with_its_job(value: bytes, why: str) -> None:
+def test_bad_json_names_its_job(value: bytes, why: str) -> None:
     with pytest.raises(InvalidFieldError) as raised:
         make_job(b"payload", value, b"reaper.job", b"j-7").json("payload", default=None)
     assert str(raised.value).startswith(f"field 'payload' of job j-7 is not JSON: {why}")

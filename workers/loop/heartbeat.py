@@ -47,7 +47,7 @@ SHORTEST_TIMEOUT_S = 0.5
 """The shortest timeout of a call, for any visibility timeout."""
 TAKEN_PART = 2 / 3
 """Part of the visibility timeout. A delivery with a heartbeat this recent is not recovered yet."""
-EXTENDING = "extending"
+EXTENDING = "sending heartbeats"
 FIRST_BEAT_S, FIRST_BEAT_PART = 1.0, 1 / 3
 """Heartbeats report that a quarantined job runs after so many seconds, or this part of a shorter visibility timeout
 (rule W8). By then the job has had the time to crash its process, and the gate moves on."""

@@ -121,9 +121,9 @@ class Membership:
         """Read the group settings now, because there is a sign that they have changed."""
         self._again.set()
 
-    def shows_from(self, now: float) -> float:
-        """Return the moment since which a heartbeat allows a job to begin."""
-        return now - self.visibility_s * OLD
+    def is_recent(self, proven: float) -> bool:
+        """Return whether a heartbeat that was sent at ``proven`` allows a job to begin."""
+        return proven >= monotonic() - self.visibility_s * OLD
 
     def _take(self, joined: Joined) -> None:
         self._clock_offset_ms = joined.server_ms - monotonic() * 1000

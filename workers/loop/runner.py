@@ -60,7 +60,7 @@ class Runner(WorkerPart):
         try:
             membership = self._membership
             is_last = (job.deliveries > 1 or job.is_quarantined) and self.is_last(job)
-            is_old = job.proven < began - membership.visibility_s * OLD  # as in `shows_from`; each job pays for it
+            is_old = job.proven < began - membership.visibility_s * OLD  # as in `is_recent`, without a call
             if is_last or is_old or self._isolation.is_kept:
                 if not await self._has_its_turn(job, is_last=is_last):
                     return monotonic()
@@ -84,7 +84,7 @@ class Runner(WorkerPart):
             job.take_back_cancellation()
         job.runner = None  # an interruption from now on has no handler to cancel, and leaves the runner intact
         if job.interruption is not None or self.hands_back:
-            verdict = self._reconsidered(job, verdict, was_told_to_stop=_is_cancelling(runner))
+            verdict = self._reconsidered(job, verdict, had_to_stop=_is_cancelling(runner))
         now = monotonic()
         if verdict is not None and self._settlements.add(job, verdict, began, now):
             return inf  # the runner waits for room before its next job, and calls no other runner meanwhile
@@ -113,11 +113,11 @@ class Runner(WorkerPart):
                 was_stopped = True
                 job.take_back_cancellation()
             job.runner = None
-        was_told_to_stop = was_stopped or _is_cancelling(runner)
+        had_to_stop = was_stopped or _is_cancelling(runner)
         for job, executed in zip(jobs, verdicts, strict=True):
             verdict = executed
             if was_stopped or self.hands_back:
-                verdict = self._reconsidered(job, executed, was_told_to_stop=was_told_to_stop)
+                verdict = self._reconsidered(job, executed, had_to_stop=had_to_stop)
             if verdict is not None and self._settlements.add(job, verdict, began, now):
                 is_full = True
         return inf if is_full else now
@@ -152,9 +152,7 @@ class Runner(WorkerPart):
 
     async def _that_may_begin(self, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
         """Return the deliveries that are ours, as soon as all of them may begin."""
-        while jobs and (
-            self._isolation.is_kept or min([job.proven for job in jobs]) < self._membership.shows_from(monotonic())
-        ):
+        while jobs and (self._isolation.is_kept or not self._membership.is_recent(min([job.proven for job in jobs]))):
             jobs = [job for job in jobs if await self._has_its_turn(job, is_last=False)]
         return jobs
 
@@ -165,14 +163,14 @@ class Runner(WorkerPart):
             if (runs_alone or self._isolation.is_kept) and not await self._isolation.may_begin(job, alone=runs_alone):
                 self.hand_back([job])
                 return False
-            if not is_last and job.proven >= self._membership.shows_from(monotonic()):
+            if not is_last and self._membership.is_recent(job.proven):
                 return True
             if not await self._heartbeat.still_owns(job):
                 return False
             if runs_alone or not self._isolation.is_kept:  # else a quarantined job waits meanwhile
                 return True
 
-    def _reconsidered(self, job: Delivery, verdict: Verdict | None, *, was_told_to_stop: bool) -> Verdict | None:
+    def _reconsidered(self, job: Delivery, verdict: Verdict | None, *, had_to_stop: bool) -> Verdict | None:
         """Return the verdict to settle of a job that was cancelled, or None if it is not ours any more.
 
         A handler that had to stop is never acknowledged, with any result, because it may have caught the cancellation
@@ -187,9 +185,7 @@ class Runner(WorkerPart):
             error = f"ran longer than its timeout of {job.timeout_s:g} s"
             return failed(job, error, self._backoff, reason=REASON_TIMEOUT)
         # An exception or result of a handler after a cancellation is not about the job.
-        is_void = (
-            verdict is None or verdict.outcome is Outcome.NACK or (verdict.outcome is Outcome.ACK and was_told_to_stop)
-        )
+        is_void = verdict is None or verdict.outcome is Outcome.NACK or (verdict.outcome is Outcome.ACK and had_to_stop)
         return interrupted(job) if is_void else verdict
 
     def _after(self, jobs: Sequence[Delivery], error: BaseException) -> Sequence[Verdict | None]:

@@ -10,6 +10,7 @@ A child gets the signal handlers of the time before the worker, and no signal re
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,8 @@ FORKS = [0]
 
 _handlers: dict[signal.Signals, Any] = {}
 """The handlers before `received`."""
+_mask = threading.local()
+"""The signals that a thread blocked before its fork."""
 
 
 @contextmanager
@@ -63,11 +66,11 @@ def _code_of(error: BaseException | None) -> int:
 
 
 def _block() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, _handlers)
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, tuple(_handlers))
 
 
 def _unblock() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _handlers)
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
 
 
 def _after_in_child() -> None:
