@@ -36,7 +36,7 @@ class ReplicaContext:
     able: tuple[str, ...] | None = None
     """IDs of the live replicas with the same settings that may hold groups. None = unknown, before the first answer."""
     named: set[str] = field(default_factory=set)
-    """Groups that fail now, and whose failures are logged."""
+    """Groups with a current failure that is logged."""
     watched: int = 0
     """How many groups the replica may serve."""
     clock_offset_ms: int = 0

@@ -22,6 +22,7 @@ from tests.workers.scene import (
     field_of,
     number_of,
     pending_of,
+    process_of,
     running,
     wait_for_settled,
 )
@@ -245,8 +246,7 @@ async def test_a_job_that_is_recovered_elsewhere_stops_its_batch(server: RedisSe
     first, _ = await enqueue(client, 1, 2)
     async with running(batch_worker(server.url, handle, size=2, wait=0.01)) as worker:
         await has_begun.wait()
-        assert worker.process is not None
-        held = {one.entry_id: one for one in worker.process.in_hand()}
+        held = {one.entry_id: one for one in process_of(worker).in_hand()}
         await client.xclaim(KEYS.stream, KEYS.group, "other", 0, [first])
         assert not await held[first].extend()
         held[first].lose()  # the reaction of the heartbeat to this answer

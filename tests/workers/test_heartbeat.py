@@ -13,9 +13,10 @@ from tests.conftest import StartProxy
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until, wait_until_here
-from tests.workers.extending import Holding, extended, extending, extensions, steal
+from tests.workers.extending import extended, extending, extensions, steal
 from tests.workers.scene import (
     KEYS,
+    Holding,
     blocked,
     enqueue,
     event_names,
@@ -23,13 +24,13 @@ from tests.workers.scene import (
     make_worker,
     number_of,
     pending_of,
+    reports_of,
     running,
     wait_for_settled,
 )
 from workers import Job
 from workers.loop.heartbeat import MAX_BATCH_BYTES, _batches
 from workers.protocol.calls.moves import ACK
-from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
@@ -163,16 +164,11 @@ async def test_a_refused_extension_cancels_the_handler_and_is_told_once(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     handler = Holding()
-    reports: list[Report] = []
     worker = make_worker(server.url, handler, visibility_timeout=VISIBILITY_S)
-
-    @worker.on("refused")
-    async def note(report: Report) -> None:
-        reports.append(report)
-
+    reports = reports_of(worker, "refused")
     lost, kept = await enqueue(client, 1, 2)
     async with running(worker):
-        await wait_until(lambda: len(handler.started) == 2, "both run")
+        await handler.has_started(2)
         await steal(client, lost)
         await wait_until(lambda: handler.ended, "one is cancelled")
         assert handler.ended == [(1, "cancelled")]
@@ -217,7 +213,7 @@ async def test_a_job_whose_payload_was_lost_runs_to_its_end(server: RedisServer,
     gone, there = await enqueue(client, 1, 2)
 
     async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S)) as worker:
-        await wait_until(lambda: len(handler.started) == 2, "both run")
+        await handler.has_started(2)
         await client.xdel(KEYS.stream, gone)
         was_extended = extensions().count(there)
         await wait_until(extended(there, was_extended + 3), "it was found to be gone")
@@ -240,14 +236,9 @@ async def test_no_contact_is_no_refusal(server: RedisServer, client: Redis, prox
     handler = Holding()
     [job_id] = await enqueue(client, 1)
     worker = make_worker(through.url, handler, visibility_timeout=VISIBILITY_S)
-    errors: list[Report] = []
-
-    @worker.on("error")
-    async def note(report: Report) -> None:
-        errors.append(report)
-
+    errors = reports_of(worker, "error")
     async with running(worker):
-        await wait_until(lambda: handler.started, "the job runs")
+        await handler.has_started()
         await through.cut()
         await wait_until(lambda: errors, "the outage is noticed")
         before = extensions().count(job_id)

@@ -17,6 +17,7 @@ from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Holding,
     Runs,
     dead_letters,
     enqueue,
@@ -25,6 +26,7 @@ from tests.workers.scene import (
     make_worker,
     number_of,
     pending_of,
+    process_of,
     running,
     wait_for_settled,
 )
@@ -207,38 +209,25 @@ async def test_a_job_that_fails_while_the_worker_drains_has_failed(server: Redis
 
 
 async def test_stopping_at_once_ends_the_drain_and_leaves_what_runs_pending(server: RedisServer, client: Redis) -> None:
-    running_jobs, both_run = [], anyio.Event()
-
-    async def handle(job: Job) -> None:
-        running_jobs.append(job)
-        if len(running_jobs) == 2:
-            both_run.set()
-        await anyio.sleep_forever()
-
+    handler = Holding()
     ids = await enqueue(client, 1, 2)
-    async with running(make_worker(server.url, handle, concurrency=2, drain_timeout=3_600)) as worker:
-        await both_run.wait()
+    async with running(make_worker(server.url, handler, concurrency=2, drain_timeout=3_600)) as worker:
+        await handler.has_started(2)
         worker.stop()
         worker.stop(now=True)
 
-    assert worker.process is not None
-    assert worker.process.forced
+    assert process_of(worker).forced
     assert await pending_of(client) == [(one, worker.consumer, 1) for one in ids]
     assert (worker.counts.abandoned, worker.counts.handed_back) == (2, 0)
 
 
 async def test_a_worker_that_is_cancelled_leaves_what_runs_pending(server: RedisServer, client: Redis) -> None:
-    started = anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        started.set()
-        await anyio.sleep_forever()
-
+    handler = Holding()
     [job_id] = await enqueue(client, 1)
-    worker = make_worker(server.url, handle)
+    worker = make_worker(server.url, handler)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run)
-        await started.wait()
+        await handler.has_started()
         tasks.cancel_scope.cancel()
 
     assert await pending_of(client) == [(job_id, worker.consumer, 1)]

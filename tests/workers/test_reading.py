@@ -8,6 +8,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Holding,
     Runs,
     accept,
     blocked,
@@ -16,6 +17,8 @@ from tests.workers.scene import (
     key_of,
     make_worker,
     pending_of,
+    process_of,
+    reports_of,
     running,
     wait_for_settled,
 )
@@ -23,7 +26,6 @@ from workers import Job
 from workers.loop.in_flight import Source
 from workers.loop.reading import Planner
 from workers.protocol.connection import commands_client
-from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
@@ -60,13 +62,8 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
     server: RedisServer, client: Redis, proxy: StartProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     through = await proxy(server)
-    reports: list[Report] = []
     worker = make_worker(through.url, accept)
-
-    @worker.on("error")
-    async def note(report: Report) -> None:
-        reports.append(report)
-
+    reports = reports_of(worker, "error")
     async with running(worker):
         await through.cut()
         await wait_until(lambda: reports, "the outage is reported")
@@ -82,8 +79,7 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
 async def test_a_worker_that_was_cut_off_connects_all_its_parts_at_once(server: RedisServer, client: Redis) -> None:
     """Later, the server may take nobody any more (seed 17761)."""
     async with running(make_worker(server.url, accept, refresh_s=3_600, visibility_timeout=600)) as worker:
-        process = worker.process
-        assert process is not None
+        process = process_of(worker)
         joins = process._context.membership.joins
         await client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         await wait_until(lambda: process._context.membership.joins > joins, "it has joined again")
@@ -93,18 +89,13 @@ async def test_a_worker_that_was_cut_off_connects_all_its_parts_at_once(server: 
 
 async def test_a_restarted_server_is_found_again(start_server: StartServer) -> None:
     server = start_server(appendonly="yes", appendfsync="always")
-    started, go = anyio.Event(), anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        started.set()
-        await go.wait()
-
+    handler = Holding()
     async with commands_client(server.url) as client:
         await enqueue(client, 1)
-        async with running(make_worker(server.url, handle)) as worker:
-            await started.wait()
+        async with running(make_worker(server.url, handler)) as worker:
+            await handler.has_started()
             await anyio.to_thread.run_sync(server.restart)
-            go.set()
+            handler.gate.set()
             await enqueue(client, 2)
             await wait_for_settled(worker, 2)
 

@@ -12,6 +12,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Holding,
     Runs,
     accept,
     blocked,
@@ -24,6 +25,7 @@ from tests.workers.scene import (
     make_worker,
     number_of,
     pending_of,
+    reports_of,
     running,
     wait_for_settled,
 )
@@ -99,17 +101,12 @@ async def test_fields_reach_deliveries_and_dead_letters_unchanged(
 async def test_a_rejected_job_is_a_dead_letter_at_once_with_a_report_and_a_log_line(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reports: list[Report] = []
 
     async def handle(_job: Job) -> None:
         raise Reject("malformed")
 
     worker = make_worker(server.url, handle)
-
-    @worker.on("dead_lettered")
-    async def note(report: Report) -> None:
-        reports.append(report)
-
+    reports = reports_of(worker, "dead_lettered")
     [job_id] = await enqueue(client, 1)
     async with running(worker):
         await wait_until(lambda: reports, "the dead letter is reported")
@@ -159,26 +156,15 @@ async def test_plain_functions_run_in_threads_as_many_as_there_are_slots(server:
 
 
 async def test_no_more_jobs_are_read_and_run_than_there_are_slots(server: RedisServer, client: Redis) -> None:
-    running_now: set[int] = set()
-    most = 0
-    go = anyio.Event()
-
-    async def handle(job: Job) -> None:
-        nonlocal most
-        running_now.add(number_of(job))
-        most = max(most, len(running_now))
-        await go.wait()
-        running_now.discard(number_of(job))
-
+    handler = Holding()
     await enqueue(client, *range(10))
-    async with running(make_worker(server.url, handle, concurrency=3)) as worker:
-        await wait_until(lambda: len(running_now) == 3, "all slots are busy")
-
-        assert len(await pending_of(client)) == 3
-        go.set()
+    async with running(make_worker(server.url, handler, concurrency=3)) as worker:
+        await handler.has_started(3)
+        for _ in range(20):
+            await client.ping()
+        assert (len(handler.started), len(await pending_of(client))) == (3, 3)
+        handler.gate.set()
         await wait_for_settled(worker, 10)
-
-    assert most == 3
 
 
 # ---- the journal
@@ -310,38 +296,28 @@ async def test_a_worker_that_ends_leaves_no_consumer_behind(server: RedisServer,
 
 
 async def test_two_processes_on_one_host_are_two_consumers(server: RedisServer, client: Redis) -> None:
-    started, go = [], anyio.Event()
-
-    async def handle(job: Job) -> None:
-        started.append(job.id)
-        await go.wait()
-
+    handler = Holding()
     await enqueue(client, 1, 2)
-    workers = [make_worker(server.url, handle, concurrency=1) for _ in range(2)]
+    workers = [make_worker(server.url, handler, concurrency=1) for _ in range(2)]
     async with running(*workers):
-        await wait_until(lambda: len(started) == 2, "each runs a job")
+        await handler.has_started(2)
         held = await pending_of(client)
-        go.set()
+        handler.gate.set()
 
     assert sorted(consumer for _, consumer, _ in held) == sorted(worker.consumer for worker in workers)
     assert {worker.consumer.rpartition(".")[0] for worker in workers} == {workers[0].settings.base_name}
 
 
 async def test_stopping_lets_running_jobs_end_and_reads_no_more(server: RedisServer, client: Redis) -> None:
-    started, go = anyio.Event(), anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        started.set()
-        await go.wait()
-
+    handler = Holding()
     await enqueue(client, 1)
-    async with running(make_worker(server.url, handle)) as worker:
-        await started.wait()
+    async with running(make_worker(server.url, handler)) as worker:
+        await handler.has_started()
         await wait_until(lambda: blocked(client), "the worker reads")
         worker.stop()
         await wait_until(lambda: none_blocked(client), "the worker has ended its read")
         await enqueue(client, 2)
-        go.set()
+        handler.gate.set()
 
     assert (worker.counts.acked, worker.counts.read) == (1, 1)
     assert await pending_of(client) == []
