@@ -33,7 +33,7 @@ LEASES = 4
 """Leases that fit into a visibility timeout, so that a failover is no gap in the heartbeats."""
 TICKS = 3
 """Ticks in the time of a lease. Two of them may fail."""
-QUICKEST_REGISTRATION, REGISTRATION, REGISTRATIONS = timedelta(seconds=0.2), timedelta(seconds=1), 10
+QUICKEST_REGISTRATION, REGISTRATION, REGISTRATIONS = timedelta(seconds=0.2), timedelta(seconds=1.25), 6
 """The shortest and the longest time between two registrations of a replica, and their number in a lease.
 
 A replica that missed three is not alive. Its leases expire later than that.

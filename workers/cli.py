@@ -1,5 +1,6 @@
 """The command ``worker``."""
 
+import gc
 import logging
 import os
 import sys
@@ -67,6 +68,7 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
     with errors_as_sentences():
         worker = load_worker(program, Path.cwd())
         worker.configure(flags=flags, file=config)
+        gc.freeze()  # modules stay loaded, so full collections do not visit them
         code = _work(worker)
     sys.exit(code)
 

@@ -1,6 +1,6 @@
 """Registers one replica, and knows the live replicas.
 
-A replica registers every second or more often. Every few seconds, and soon after a change, it also writes its
+A replica registers at least every 1.25 s. Every few seconds, and soon after a change, it also writes its
 heartbeat (`reaper.replicas`). It writes its watched groups when they change. Without an answer of Redis, it keeps the
 order of the replicas.
 """

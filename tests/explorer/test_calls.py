@@ -86,18 +86,19 @@ async def test_the_holder_recovers_and_moves_what_is_due(group_moves: GroupMoves
     assert await other.move_due(client) == Refusal(RefusalKind.STALE, LEASE)
 
 
-async def test_an_embedded_worker_recovers_by_the_page(
-    group_moves: GroupMoves, board: Board, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.protocol.calls.group_moves.PAGE", 2)
+async def test_an_embedded_worker_recovers_by_the_page(group_moves: GroupMoves, board: Board, client: Redis) -> None:
     board.redis("HSET", group_moves.keys.settings, "recovery", "embedded")
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     board.age()
     walker = replace(group_moves, authority=NO_LEASE)
-    page = await walker.recover_page(client, STREAM, consumer=B, page="-", room=1)
+    page = await walker.recover_page(client, STREAM, consumer=B, page="-", most=2, room=1)
     assert isinstance(page, Recovery)
-    assert (page.next_page, [row.entry_id for row in page.rows]) == ("(" + ids[1].decode(), ids[:2])
-    assert [row.outcome for row in page.rows] == [Recovered.CLAIMED, Recovered.REDELIVERED]
+    assert (page.next_page, [row.entry_id for row in page.rows]) == ("(" + ids[0].decode(), ids[:1])
+    assert [row.outcome for row in page.rows] == [Recovered.CLAIMED]
     [((entry_id, flat), times)] = page.claimed
     assert (entry_id, flat, times) == (ids[0], [b"n", b"0"], 2)
+    page = await walker.recover_page(client, STREAM, consumer=B, page=page.next_page, most=1, room=0)
+    assert isinstance(page, Recovery)
+    assert (page.next_page, page.claimed) == ("(" + ids[1].decode(), [])
+    assert [(row.entry_id, row.outcome) for row in page.rows] == [(ids[1], Recovered.REDELIVERED)]
     assert await replace(walker, journal_limit=0).move_due(client) == DueMoves(released=[])

@@ -49,20 +49,19 @@ async def test_a_worker_is_stopped_from_any_thread(server: RedisServer, now: boo
     assert worker.process.forced is now
 
 
-async def test_a_reaper_is_stopped_from_any_thread(server: RedisServer) -> None:
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_reaper_is_stopped_from_any_thread_and_before_it_runs(server: RedisServer, begun: bool) -> None:
     reaper = Reaper(ReaperSettings(redis_url=server.url))
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(reaper.run)
+    if begun:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(reaper.run)
+            await in_a_thread(reaper.stop)
+    else:
         await in_a_thread(reaper.stop)
+        await reaper.run()
     assert reaper.is_stopping
     assert not reaper.held
-
-
-async def test_a_reaper_that_was_stopped_before_it_ran_does_not_begin(server: RedisServer) -> None:
-    reaper = Reaper(ReaperSettings(redis_url=server.url))
-    await in_a_thread(reaper.stop)
-    await reaper.run()
-    assert not reaper.has_worked
+    assert begun or not reaper.has_worked
 
 
 def test_a_stop_after_the_end_of_the_event_loop_does_nothing(server: RedisServer) -> None:

@@ -44,6 +44,8 @@ def test_keys_are_spelt_as_documented() -> None:
         "{orders}:quarantine:billing",
         "{orders}:journal",
     )
+    assert group_keys("{shop}orders", "g").dead == "{shop}orders:dead:g", "a name that has a tag keeps it"
+    assert group_keys("orders", "billing").pair == "orders/billing"
     assert astuple(stream_keys("orders")) == ("orders", "{orders}:scheduled", "{orders}:enqueued")
     assert astuple(namespace_keys("prod")) == (
         "prod",
@@ -72,10 +74,6 @@ def test_ordinary_names_and_names_with_a_tag_are_accepted(stream: str) -> None:
     assert {key_slot(key.encode()) for key in redis_keys(group_keys(stream, "g"))} == {key_slot(stream.encode())}
 
 
-def test_a_name_that_has_a_tag_keeps_it() -> None:
-    assert group_keys("{shop}orders", "g").dead == "{shop}orders:dead:g"
-
-
 REFUSED = {
     "": "stream is empty",
     "x" * (MAX_NAME_LENGTH + 1): "longer than 255 bytes",
@@ -93,9 +91,6 @@ REFUSED = {
 def test_a_stream_that_cannot_work_is_refused_with_a_sentence(stream: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         group_keys(stream, "billing")
-
-
-def test_a_group_that_cannot_work_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match="group is empty"):
         group_keys("orders", "")
 
@@ -104,10 +99,6 @@ def test_a_group_that_cannot_work_is_refused_by_name() -> None:
 def test_a_namespace_that_cannot_work_is_refused(namespace: str) -> None:
     with pytest.raises(ConfigurationError, match="namespace"):
         namespace_keys(namespace)
-
-
-def test_a_pair_reads_as_people_write_it() -> None:
-    assert group_keys("orders", "billing").pair == "orders/billing"
 
 
 def test_every_key_has_a_type_and_scripts_say_the_same() -> None:

@@ -67,7 +67,7 @@ def test_two_ticks_may_fail_within_a_lease_and_a_timeout_sees_four(ttl: timedelt
 
 
 @pytest.mark.parametrize(
-    ("lease_ttl", "visibility_s", "registration_s"), [(60, 3_600, 1), (10, 30, 0.75), (10, 10, 0.25), (1, 4, 0.2)]
+    ("lease_ttl", "visibility_s", "registration_s"), [(60, 3_600, 1.25), (10, 30, 1.25), (10, 9, 0.375), (1, 4, 0.2)]
 )
 def test_a_dead_replica_is_known_as_gone_before_its_leases_expire(
     lease_ttl: float, visibility_s: float, registration_s: float

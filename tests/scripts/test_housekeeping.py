@@ -103,13 +103,9 @@ async def test_who_clears_away_silent_consumers_never_comes_upon_the_one_that_a_
         asked_ms = await scene.now_ms()
         await maintain(scene)
         assert await _idle_ms(scene, b"marked-by-reaper") <= await scene.now_ms() - asked_ms
-
-
-async def test_what_the_consumer_that_a_group_is_known_by_holds_stays_its_own(scene: Scene) -> None:
-    await maintain(scene)
     await scene.stalled(consumer="marked-by-reaper")
     await maintain(scene)
-    assert await scene.pending() == [(entry_id(1), "marked-by-reaper", 1)]
+    assert await scene.pending() == [(entry_id(1), "marked-by-reaper", 1)], "what it holds stays its own"
 
 
 @pytest.mark.parametrize("how", ["destroyed", "emptied"])
@@ -132,7 +128,7 @@ async def test_without_group_settings_nothing_tells_that_it_is_another_group(sce
 
 
 @pytest.mark.parametrize(("ended_ms", "holds", "is_kept"), [(60_000, 0, True), (700_000, 0, False), (700_000, 1, True)])
-async def test_words_that_a_leader_may_still_want_to_see_are_kept(
+async def test_registrations_of_the_last_minutes_are_kept(
     scene: Scene, ended_ms: int, holds: int, is_kept: bool
 ) -> None:
     await scene.client.xgroup_createconsumer("orders", "billing", "w1")  # made again after somebody deleted it
@@ -175,24 +171,17 @@ async def test_entries_that_went_with_a_consumer_are_reported(scene: Scene) -> N
     assert [row[0] for row in await scene.pending()] == [pending, deleted]
 
 
-async def test_what_is_in_doubt_is_not_counted_as_lost(scene: Scene) -> None:
-    lost = await scene.stalled()
-    await scene.client.xack("orders", "billing", lost)
-    assert await report_lost(scene, lost, is_certain=False) == [b"ok", lost.encode()]
+async def test_what_is_in_doubt_is_not_counted_and_entries_of_a_retry_stream_are_named_as_such(scene: Scene) -> None:
+    retry = scene.keys.retry
+    await scene.client.xgroup_create(retry, "billing", "0", mkstream=True)
+    lost = await scene.add(stream=retry)
+    await scene.deliver(lost, stream=retry)
+    await scene.client.xack(retry, "billing", lost)
+    assert await report_lost(scene, lost, source=retry, is_certain=False) == [b"ok", lost.encode()]
     state = await scene.state()
     ((_, _, data),) = state["{orders}:journal"]
-    assert not data["certain"]
+    assert (bool(data["certain"]), data["source"]) == (False, "retry")
     assert "lost_delivery" not in state.get("{orders}:group:billing", {})
-
-
-async def test_entries_of_a_retry_stream_are_named_as_such(scene: Scene) -> None:
-    await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
-    lost = await scene.add(stream=scene.keys.retry)
-    await scene.deliver(lost, stream=scene.keys.retry)
-    await scene.client.xack(scene.keys.retry, "billing", lost)
-    assert await report_lost(scene, lost, source=scene.keys.retry) == [b"ok", lost.encode()]
-    ((_, _, data),) = (await scene.state())["{orders}:journal"]
-    assert data["source"] == "retry"
 
 
 async def test_without_the_group_no_entry_is_reported(scene: Scene) -> None:
@@ -259,9 +248,7 @@ async def test_a_group_is_paused_and_resumed(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("ago_ms", [1_000, 3_600_000])
-async def test_a_registration_that_has_ended_and_whose_consumer_is_gone_is_reported_once(
-    scene: Scene, ago_ms: int
-) -> None:
+async def test_an_ended_registration_without_its_consumer_is_reported_once(scene: Scene, ago_ms: int) -> None:
     await scene.client.xgroup_createconsumer("orders", "billing", "there")
     now = await scene.now_ms()
     ended, counts, lately = (f"{now + by}," for by in (-ago_ms, 60_000, -1_000))
@@ -280,9 +267,3 @@ async def test_a_registration_that_has_ended_and_whose_consumer_is_gone_is_repor
     ((event, job, data),) = (await scene.state())["{orders}:journal"]
     assert (event, job, data.keys() - told.keys()) == ("lost_consumer", "", {"until_ms"})
     assert {name: data[name] for name in told} == told
-
-
-async def test_of_a_worker_that_has_joined_there_is_a_consumer_before_it_reads(scene: Scene) -> None:
-    await made_again(scene)
-    consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
-    assert [consumer["name"] for consumer in consumers] == [b"w1.0"]

@@ -1,8 +1,13 @@
-"""The journal keeps its length, with any entries."""
+"""The journal keeps its length, and can be read whatever the names in it."""
+
+from typing import Any
 
 import pytest
 
 from tests.scripts.scene import Scene
+from tests.support.hostile import EVIL_BYTES
+from workers.protocol.events import LifecycleEvent, decode_entry
+from workers.protocol.messages import text
 
 pytestmark = pytest.mark.anyio
 
@@ -24,3 +29,28 @@ async def test_the_journal_is_trimmed(scene: Scene) -> None:
             lengths.append(await scene.client.xlen(scene.keys.journal))
     assert max(lengths) < MAXLEN + 2 * NODE
     assert lengths[-1] >= MAXLEN
+
+
+# ---- names of consumers are any bytes
+
+NAMES = (b"\xff\xfe", b"caf\xe9", b"\xed\xa0\x80", "日本".encode(), EVIL_BYTES)
+
+
+async def _told(scene: Scene) -> list[LifecycleEvent]:
+    entries: Any = await scene.client.xrange(scene.keys.journal)
+    return [event for entry_id, flat in entries for event in decode_entry(entry_id, flat)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_recovery_tells_of_every_consumer(scene: Scene, name: bytes) -> None:
+    ids = [await scene.stalled(times=times, consumer=name) for times in (1, 2, 3, 1)]  # type: ignore[arg-type]
+    await scene.client.xdel(scene.keys.stream, ids[-1])
+    await scene.recover(*ids)
+    assert [one.data["consumer"] for one in await _told(scene)] == [text(name)] * 4
+
+
+@pytest.mark.parametrize("lease", NAMES)
+async def test_a_refusal_tells_of_any_lease(scene: Scene, lease: bytes) -> None:
+    await scene.client.set(scene.keys.lease, lease)
+    assert (await scene.recover(await scene.stalled()))[0] == b"stale"
+    assert [(one.event, one.data["lease"]) for one in await _told(scene)] == [("refused", text(lease))]

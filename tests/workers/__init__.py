@@ -2,7 +2,7 @@
 
 The names of the tests of a rule of docs/protocol.md begin with its number, so ``pytest -k test_w3_`` runs those of W3:
 
-W1  test_timeouts, test_heartbeat: no ack after a handler was told to stop
+W1  test_timeouts, test_leaving, test_heartbeat: no ack after a handler was told to stop
 W2  test_settlement: one settlement call at a time, sent again with its number
 W3  test_isolation: a quarantined job runs alone
 W4  test_isolation: a heartbeat reports the state of the handler

@@ -96,12 +96,9 @@ async def test_events_of_all_kinds_carry_the_type_of_their_job(server: RedisServ
     assert types == {(event, kind) for kind, events in kinds.items() for event in events}
 
 
-def test_an_explicit_entry_id_does_not_tell_when_the_entry_could_be_read() -> None:
+def test_an_explicit_entry_id_or_a_later_delivery_does_not_tell_when_the_entry_could_be_read() -> None:
+    """A later delivery keeps the ID, whose age contains the visibility timeout of the delivery before."""
     assert "ready_ms" not in facts_of(make_job(entry_id=b"5-1"))
-
-
-def test_a_later_delivery_of_an_entry_does_not_tell_when_it_could_be_read() -> None:
-    """The entry keeps its ID, so its age contains the visibility timeout of the delivery before."""
     assert "ready_ms" not in facts_of(make_job(times=2))
 
 
@@ -115,9 +112,7 @@ def test_a_settlement_says_when_its_handler_began() -> None:
 
 @pytest.mark.parametrize("odd", ["a,b", "a\nb"])
 @pytest.mark.parametrize("does", ["completes", "fails"])
-async def test_a_job_id_of_others_that_is_none_takes_no_event_away(
-    server: RedisServer, client: Redis, odd: str, does: str
-) -> None:
+async def test_an_odd_job_id_hides_no_event(server: RedisServer, client: Redis, odd: str, does: str) -> None:
     async def handle(_job: Job) -> None:
         if does == "fails":
             raise Reject("no")

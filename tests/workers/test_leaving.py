@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Sized
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Holding,
     Runs,
     dead_letters,
     enqueue,
@@ -26,6 +26,7 @@ from tests.workers.scene import (
     make_worker,
     number_of,
     pending_of,
+    process_of,
     running,
     wait_for_settled,
 )
@@ -41,9 +42,7 @@ def has_length(items: Sized, length: int) -> bool:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_what_was_queued_and_not_started_is_handed_back_at_once(
-    server: RedisServer, client: Redis, policy: str
-) -> None:
+async def test_queued_jobs_are_handed_back_at_once(server: RedisServer, client: Redis, policy: str) -> None:
     ran, seen = list[int](), Runs()
     go = anyio.Event()
 
@@ -67,10 +66,13 @@ async def test_what_was_queued_and_not_started_is_handed_back_at_once(
     assert sorted(seen) == [(number, 1) for number in range(1, 10)]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-async def test_what_still_runs_at_the_drain_deadline_is_cancelled_and_handed_back(
-    server: RedisServer, client: Redis, policy: str
+@pytest.mark.parametrize(
+    ("policy", "reaction"), [("stream", "ends"), ("retry-stream", "ends"), ("stream", "returns"), ("stream", "fails")]
+)
+async def test_w1_what_runs_at_the_drain_deadline_is_cancelled_and_handed_back_however_its_handler_reacts(
+    server: RedisServer, client: Redis, policy: str, reaction: str
 ) -> None:
+    """A handler that returns may have been in the middle of its work."""
     started, ended, seen = anyio.Event(), list[int](), Runs()
 
     async def handle(job: Job) -> None:
@@ -79,8 +81,12 @@ async def test_what_still_runs_at_the_drain_deadline_is_cancelled_and_handed_bac
         started.set()
         try:
             await anyio.sleep_forever()
-        finally:
+        except asyncio.CancelledError:
             ended.append(number_of(job))
+            if reaction == "fails":
+                raise ValueError("half a file was written") from None
+            if reaction == "ends":
+                raise
 
     _, slow = await enqueue(client, 1, 2)
     async with running(make_worker(server.url, handle, drain_timeout=0.05, redelivery=policy)) as worker:
@@ -145,28 +151,7 @@ async def test_a_job_that_never_begins_uses_no_delivery_up(server: RedisServer, 
     assert await client.xlen(KEYS.dead) == 0
 
 
-async def test_what_a_handler_raises_when_it_is_cancelled_at_the_deadline_is_no_failure(
-    server: RedisServer, client: Redis
-) -> None:
-    started = anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        started.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            raise ValueError("half a file was written")
-
-    await enqueue(client, 1)
-    async with running(make_worker(server.url, handle, drain_timeout=0)) as worker:
-        await started.wait()
-
-    assert (worker.counts.handed_back, worker.counts.nacked) == (1, 0)
-
-
-async def test_a_thread_that_still_runs_at_the_deadline_is_abandoned_and_its_job_handed_back(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_the_job_of_a_thread_that_still_runs_is_handed_back(server: RedisServer, client: Redis) -> None:
     started, let_go = threading.Event(), threading.Event()
 
     def handle(_job: Job) -> None:
@@ -182,7 +167,7 @@ async def test_a_thread_that_still_runs_at_the_deadline_is_abandoned_and_its_job
     assert (await read_state(client, KEYS)).ready == (job_id,)
 
 
-async def test_a_handler_that_cannot_be_cancelled_is_left_to_itself_and_its_job_handed_back(
+async def test_the_job_of_a_handler_that_cannot_be_cancelled_is_handed_back(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.loop.slots.CANCELLED_END_S", 0.05)
@@ -210,23 +195,6 @@ async def test_a_handler_that_cannot_be_cancelled_is_left_to_itself_and_its_job_
     assert await event_names(client) == ["handed_back"]
 
 
-async def test_a_handler_that_catches_the_end_of_its_worker_and_returns_is_handed_back(
-    server: RedisServer, client: Redis
-) -> None:
-    """Rule W1: it may have been in the middle of its work."""
-    started = anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        started.set()
-        with suppress(asyncio.CancelledError):
-            await anyio.sleep_forever()
-
-    await enqueue(client, 1)
-    async with running(make_worker(server.url, handle, drain_timeout=0)) as worker:
-        await started.wait()
-    assert (worker.counts.acked, worker.counts.handed_back) == (0, 1)
-
-
 async def test_a_job_that_fails_while_the_worker_drains_has_failed(server: RedisServer, client: Redis) -> None:
     async def handle(_job: Job) -> None:
         worker.stop()
@@ -241,38 +209,25 @@ async def test_a_job_that_fails_while_the_worker_drains_has_failed(server: Redis
 
 
 async def test_stopping_at_once_ends_the_drain_and_leaves_what_runs_pending(server: RedisServer, client: Redis) -> None:
-    running_jobs, both_run = [], anyio.Event()
-
-    async def handle(job: Job) -> None:
-        running_jobs.append(job)
-        if len(running_jobs) == 2:
-            both_run.set()
-        await anyio.sleep_forever()
-
+    handler = Holding()
     ids = await enqueue(client, 1, 2)
-    async with running(make_worker(server.url, handle, concurrency=2, drain_timeout=3_600)) as worker:
-        await both_run.wait()
+    async with running(make_worker(server.url, handler, concurrency=2, drain_timeout=3_600)) as worker:
+        await handler.has_started(2)
         worker.stop()
         worker.stop(now=True)
 
-    assert worker.process is not None
-    assert worker.process.forced
+    assert process_of(worker).forced
     assert await pending_of(client) == [(one, worker.consumer, 1) for one in ids]
     assert (worker.counts.abandoned, worker.counts.handed_back) == (2, 0)
 
 
 async def test_a_worker_that_is_cancelled_leaves_what_runs_pending(server: RedisServer, client: Redis) -> None:
-    started = anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        started.set()
-        await anyio.sleep_forever()
-
+    handler = Holding()
     [job_id] = await enqueue(client, 1)
-    worker = make_worker(server.url, handle)
+    worker = make_worker(server.url, handler)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run)
-        await started.wait()
+        await handler.has_started()
         tasks.cancel_scope.cancel()
 
     assert await pending_of(client) == [(job_id, worker.consumer, 1)]

@@ -8,6 +8,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Holding,
     Runs,
     accept,
     blocked,
@@ -16,19 +17,20 @@ from tests.workers.scene import (
     key_of,
     make_worker,
     pending_of,
+    process_of,
+    reports_of,
     running,
     wait_for_settled,
 )
 from workers import Job
+from workers.loop.in_flight import Source
+from workers.loop.reading import Planner
 from workers.protocol.connection import commands_client
-from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_batch_whose_reply_was_lost_is_run_and_not_counted(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_a_lost_batch_is_run_and_not_counted(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     through = await proxy(server)
     seen = Runs()
     await enqueue(client, *range(5))
@@ -44,9 +46,7 @@ async def test_a_batch_whose_reply_was_lost_is_run_and_not_counted(
 
 
 @pytest.mark.parametrize("recovery", ["reaper", "embedded"])
-async def test_a_server_that_lets_out_no_large_reply_is_asked_for_smaller_ones(
-    start_server: StartServer, recovery: str
-) -> None:
+async def test_a_server_without_large_replies_is_asked_for_small_ones(start_server: StartServer, recovery: str) -> None:
     """It hangs up on whoever asked, and what it handed out is ours: asked for again as it was, it never arrived."""
     limited = start_server()
     limited.command("CONFIG", "SET", "client-output-buffer-limit", "normal 307200 0 0")
@@ -62,13 +62,8 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
     server: RedisServer, client: Redis, proxy: StartProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     through = await proxy(server)
-    reports: list[Report] = []
     worker = make_worker(through.url, accept)
-
-    @worker.on("error")
-    async def note(report: Report) -> None:
-        reports.append(report)
-
+    reports = reports_of(worker, "error")
     async with running(worker):
         await through.cut()
         await wait_until(lambda: reports, "the outage is reported")
@@ -81,11 +76,10 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
     assert caplog.text.count("Redis answers again") == 1
 
 
-async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(server: RedisServer, client: Redis) -> None:
+async def test_a_worker_that_was_cut_off_connects_all_its_parts_at_once(server: RedisServer, client: Redis) -> None:
     """Later, the server may take nobody any more (seed 17761)."""
     async with running(make_worker(server.url, accept, refresh_s=3_600, visibility_timeout=600)) as worker:
-        process = worker.process
-        assert process is not None
+        process = process_of(worker)
         joins = process._context.membership.joins
         await client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         await wait_until(lambda: process._context.membership.joins > joins, "it has joined again")
@@ -95,18 +89,13 @@ async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(server: 
 
 async def test_a_restarted_server_is_found_again(start_server: StartServer) -> None:
     server = start_server(appendonly="yes", appendfsync="always")
-    started, go = anyio.Event(), anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        started.set()
-        await go.wait()
-
+    handler = Holding()
     async with commands_client(server.url) as client:
         await enqueue(client, 1)
-        async with running(make_worker(server.url, handle)) as worker:
-            await started.wait()
+        async with running(make_worker(server.url, handler)) as worker:
+            await handler.has_started()
             await anyio.to_thread.run_sync(server.restart)
-            go.set()
+            handler.gate.set()
             await enqueue(client, 2)
             await wait_for_settled(worker, 2)
 
@@ -145,3 +134,55 @@ async def test_one_slot_serves_the_stream_and_its_retries(server: RedisServer, c
 
     assert most == 1
     assert served[:6] == [True, False] * 3
+
+
+# ---- a read of several sources, as it is planned
+
+MAIN = Source(KEYS.stream, KEYS.stream)
+RETRIES = Source(KEYS.retry, KEYS.stream)
+BOTH = (MAIN, RETRIES)
+
+
+def read(planner: Planner, free: int, *, main: int = 0, retries: int = 0) -> tuple[tuple[Source, ...], int]:
+    """Plan a read of both that finds as many as there are, at most."""
+    sources, count = planner.plan(BOTH, free)
+    there = {MAIN.key: main, RETRIES.key: retries}
+    planner.learn(sum(min(count, there[source.key]) for source in sources))
+    return sources, count
+
+
+def test_a_stream_without_retries_is_read_for_all_free_slots() -> None:
+    assert [Planner().plan((MAIN,), free) for free in (64, 1)] == [((MAIN,), 64), ((MAIN,), 1)]
+
+
+@pytest.mark.parametrize("free", [2, 3, 63, 64])
+def test_both_streams_together_are_never_asked_for_more_than_the_free_slots(free: int) -> None:
+    sources, count = Planner().plan(BOTH, free)
+    assert sources == BOTH
+    assert free - 1 <= count * len(sources) <= free
+
+
+def test_one_free_slot_asks_in_turn_and_waits_for_both_only_where_both_are_empty() -> None:
+    planner = Planner()
+
+    plans = [read(planner, 1) for _ in range(4)]
+
+    ask_retries, ask_main = ((RETRIES,), 1), ((MAIN,), 1)
+    assert plans == [ask_retries, ask_main, (BOTH, 1), (BOTH, 1)]
+    assert [read(planner, 1, main=1) for _ in range(2)] == [(BOTH, 1), ask_retries]
+
+
+def test_one_free_slot_starves_neither_stream() -> None:
+    planner = Planner()
+
+    plans = [read(planner, 1, main=1_000, retries=1_000) for _ in range(4)]
+
+    assert [sources for sources, _ in plans] == [(RETRIES,), (MAIN,), (RETRIES,), (MAIN,)]
+
+
+def test_one_free_slot_is_not_filled_twice_where_reads_of_both_found_jobs_before() -> None:
+    planner = Planner()
+
+    read(planner, 64, main=1_000)
+
+    assert read(planner, 1, main=1_000, retries=1_000) == ((RETRIES,), 1)

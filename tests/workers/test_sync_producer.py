@@ -18,7 +18,7 @@ from tests.conftest import StartProxy, StartServer
 from tests.support.processes import Processes
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
-from workers import SyncProducer, UnreachableError
+from workers import ConfigurationError, Producer, SyncProducer, UnreachableError
 from workers.protocol.calls.enqueueing import ENQUEUE
 from workers.sync_producer import MAX_CONNECTIONS
 
@@ -65,9 +65,7 @@ def test_any_number_of_threads_may_use_one(server: RedisServer, orders: SyncProd
     assert sorted(ids_in(server)) == sorted([*ids, "one"])
 
 
-async def test_a_lost_reply_in_one_thread_disturbs_no_other(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_a_lost_reply_disturbs_no_other_thread(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     """It has idle connections dropped, while other threads take them."""
     through = await proxy(server)
     await client.script_load(ENQUEUE.source)
@@ -84,7 +82,7 @@ async def test_a_lost_reply_in_one_thread_disturbs_no_other(
     assert len(ids) == 80
 
 
-async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
+async def test_a_job_sent_in_an_outage_is_enqueued_later(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start_server()
@@ -138,7 +136,7 @@ async def test_after_a_fork_each_process_has_connections_of_its_own(server: Redi
     assert sorted(ids_in(server)) == sorted(ids)
 
 
-def test_it_keeps_its_connections_while_the_server_takes_no_more_clients(
+def test_it_keeps_its_connections_while_the_server_is_full(
     orders: SyncProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors, run = [RedisConnectionError("max number of clients reached")], ENQUEUE.run_blocking
@@ -154,3 +152,44 @@ def test_it_keeps_its_connections_while_the_server_takes_no_more_clients(
     monkeypatch.setattr(ENQUEUE, "run_blocking", reject_once)
     orders.enqueue({"n": 2})
     assert connection._sock is before
+
+
+# ---- the address of producers of both kinds
+
+
+async def test_an_error_after_the_write_never_says_that_nothing_was_written(server: RedisServer) -> None:
+    async with Producer("orders", server.url) as orders:
+        pool = orders._client.connection_pool
+
+        class Breaking(pool.connection_class):  # type: ignore[misc,name-defined]
+            async def read_response(self, *words: Any, **options: Any) -> Any:
+                reply = await super().read_response(*words, **options)
+                if reply == [1]:  # the script has enqueued the job
+                    raise RuntimeError("broken")
+                return reply
+
+        pool.connection_class = Breaking
+        with pytest.raises(UnreachableError, match=r"cannot confirm 1 job of 'orders', .*: broken"):
+            await orders.enqueue({"n": 1}, job_id="a")
+    assert len(ids_in(server)) == 1
+
+
+@pytest.mark.parametrize("variable", ["REDIS_URL", "REAPER_REDIS_URL"])
+async def test_without_an_address_the_environment_names_one(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("REAPER_STREAM", "of-a-worker")
+    monkeypatch.setenv(variable, server.url)
+    async with Producer("orders") as orders:
+        await orders.enqueue({"n": 1})
+    with SyncProducer("orders") as others:
+        others.enqueue({"n": 2})
+    assert len(ids_in(server)) == 2
+
+
+def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REAPER_REDIS_ULR", "redis://127.0.0.1:1/0")
+    for kind in (Producer, SyncProducer):
+        with pytest.raises(ConfigurationError, match="Did you mean 'REAPER_REDIS_URL'"):
+            kind("orders")

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from contextlib import suppress
 from datetime import timedelta
 
 import anyio
@@ -12,6 +11,7 @@ from redis.asyncio import Redis
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.workers.scene import (
+    Holding,
     add,
     dead_letters,
     enqueue,
@@ -30,16 +30,23 @@ pytestmark = pytest.mark.anyio
 SHORT_S = 0.05
 
 
-# ---- the job afterwards
-
-
-async def test_a_job_over_its_timeout_has_failed_and_runs_again(server: RedisServer, client: Redis) -> None:
+@pytest.mark.parametrize("reaction", ["ends", "returns", "rejects"])
+async def test_w1_a_job_over_its_timeout_has_failed_and_runs_again_however_its_handler_reacts(
+    server: RedisServer, client: Redis, reaction: str
+) -> None:
+    """A handler that returns may have been in the middle of its work."""
     deliveries = []
 
     async def handle(job: Job) -> None:
         deliveries.append(job.deliveries)
         if job.deliveries == 1:
-            await anyio.sleep_forever()
+            try:
+                await anyio.sleep_forever()
+            except asyncio.CancelledError:
+                if reaction == "rejects":
+                    raise Reject("in cleanup") from None
+                if reaction == "ends":
+                    raise
 
     await enqueue(client, 1)
     async with running(make_worker(server.url, handle, timeout=SHORT_S)) as worker:
@@ -50,7 +57,7 @@ async def test_a_job_over_its_timeout_has_failed_and_runs_again(server: RedisSer
     assert await event_names(client) == ["nacked", "acked"]
 
 
-async def test_a_timeout_of_the_jobs_own_is_kept_by_its_copies_and_named_by_its_dead_letter(
+async def test_copies_keep_the_timeout_of_the_job_and_a_dead_letter_names_it(
     server: RedisServer, client: Redis
 ) -> None:
     await add(client, {"n": 1, "reaper.timeout_ms": 50})
@@ -64,61 +71,21 @@ async def test_a_timeout_of_the_jobs_own_is_kept_by_its_copies_and_named_by_its_
 
 
 async def test_a_job_may_ask_for_a_timeout_of_its_own(server: RedisServer, client: Redis) -> None:
-    timeouts = {}
-    go = anyio.Event()
-
-    async def handle(job: Job) -> None:
-        timeouts[number_of(job)] = job.timeout
-        await go.wait()
-
+    handler = Holding()
     await add(client, {"n": 1, "reaper.timeout_ms": 50})
     await add(client, {"n": 2, "reaper.timeout_ms": 3_600_000})
     await add(client, {"n": 3, "reaper.timeout_ms": "soon"})
-    async with running(make_worker(server.url, handle, max_deliveries=1)) as worker:
+    async with running(make_worker(server.url, handler, max_deliveries=1)) as worker:
         await wait_for_settled(worker, 1)
-        go.set()
+        handler.gate.set()
         await wait_for_settled(worker, 3)
 
+    timeouts = {number_of(job): job.timeout for job in handler.started}
     assert timeouts == {1: timedelta(milliseconds=50), 2: timedelta(hours=1), 3: None}
     assert (worker.counts.dead_lettered, worker.counts.acked) == (1, 2)
 
 
-# ---- reactions of handlers
-
-
-async def test_what_a_handler_raises_when_it_is_cancelled_changes_nothing(server: RedisServer, client: Redis) -> None:
-    async def handle(_job: Job) -> None:
-        try:
-            await anyio.sleep_forever()
-        except asyncio.CancelledError:
-            raise Reject("in cleanup") from None
-
-    await enqueue(client, 1)
-    async with running(make_worker(server.url, handle, timeout=SHORT_S, max_deliveries=1)) as worker:
-        await wait_for_settled(worker, 1)
-
-    [(_, flat)] = await dead_letters(client)
-    assert field_of(flat, b"reaper.dead.reason") == b"timeout"
-
-
-async def test_w1_a_handler_that_exceeded_its_timeout_is_not_acknowledged_although_it_returns(
-    server: RedisServer, client: Redis
-) -> None:
-    """It may have been in the middle of its work."""
-
-    async def handle(job: Job) -> None:
-        with suppress(asyncio.CancelledError):
-            if job.deliveries == 1:
-                await anyio.sleep_forever()
-
-    await enqueue(client, 1)
-    async with running(make_worker(server.url, handle, timeout=SHORT_S)) as worker:
-        await wait_for_settled(worker, 2)
-
-    assert (worker.counts.acked, worker.counts.nacked, worker.counts.timed_out) == (1, 1, 1)
-
-
-async def test_what_follows_in_the_same_runner_is_not_cancelled(server: RedisServer, client: Redis) -> None:
+async def test_the_next_job_of_the_same_runner_is_not_cancelled(server: RedisServer, client: Redis) -> None:
     async def handle(job: Job) -> None:
         if number_of(job) % 5 == 0:
             await anyio.sleep_forever()

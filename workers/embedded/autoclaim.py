@@ -1,8 +1,8 @@
 """Embedded recovery: each worker looks for stalled deliveries in the pending entries list of each source.
 
 It scans page by page, so live deliveries at the front never hide dead ones behind them. It claims overdue deliveries
-for its own free slots. The others become ready by the policy of the group, so that idle workers read them
-(``recover.lua``).
+for its own free slots. While no slot is free, they become ready by the policy of the group, so that idle workers read
+them (``recover.lua``).
 
 A scan returns when the next delivery on its way is due. Deliveries that are read later are due a whole
 visibility timeout after their read or later. So the next scan starts at the earlier of the two moments.
@@ -28,6 +28,8 @@ from workers.runtime.clock import monotonic
 logger = logging.getLogger(__name__)
 
 RECOVERING = "recovering stalled deliveries"
+PAGE = 500
+"""Pending entries that one call looks at."""
 PAGE_PAUSE_S = 0.005
 """Pause between pages of a scan that found no stalled delivery."""
 SPACING_PART, SHORTEST_SPACING_S, LONGEST_SPACING_S = 100, 0.02, 0.25
@@ -57,9 +59,9 @@ class Autoclaim(WorkerPart):
         """
         began, soonest = monotonic(), inf
         for source in self._membership.sources:
-            cursor = START
+            cursor, found_some = START, False
             while cursor:
-                page = await self._reader.claim(source, partial(self._recover, source, cursor))
+                page = await self._reader.claim(source, partial(self._recover, source, cursor, found_some))
                 if isinstance(page, Refusal):
                     self._log_refusal(page)
                     return page
@@ -70,6 +72,7 @@ class Autoclaim(WorkerPart):
                 self._report(source, page.rows)
                 soonest = min([soonest, *(monotonic() + ms / 1000 for _, ms in page.due_in_ms)])
                 cursor = page.next_page
+                found_some = bool(page.claimed)
                 page_pause_s = 0.0 if page.rows else PAGE_PAUSE_S
                 self._reader.scan_at = monotonic() + page_pause_s
                 if cursor:
@@ -84,9 +87,10 @@ class Autoclaim(WorkerPart):
                 await self._membership.joined.wait()  # the visibility timeout can be shorter now
         return None
 
-    async def _recover(self, source: Source, cursor: str, room: int) -> Recovery | Refusal:
+    async def _recover(self, source: Source, cursor: str, found_some: bool, room: int) -> Recovery | Refusal:
+        most = room or PAGE if found_some else PAGE  # after a page with overdue entries, the next ones mostly are, too
         return await self._moves.recover_page(
-            self._commands, source.key, consumer=self._consumer, page=cursor, room=room
+            self._commands, source.key, consumer=self._consumer, page=cursor, most=most, room=room
         )
 
     def _next_scan_at(self, began: float, soonest: float) -> float:
@@ -118,8 +122,10 @@ class Autoclaim(WorkerPart):
                 "recovered stalled deliveries: %s",
                 fields(group=self._settings.keys.pair, consumers=first_of({row.consumer for row in rows}), **moved),
             )
+        unreported = () if self._reporter.wants_recoveries else (Outcome.CLAIMED, Outcome.REDELIVERED)
         for row in rows:
-            self._report_row(source, row)
+            if row.outcome not in unreported:
+                self._report_row(source, row)
             if row.outcome in ENDED:
                 self._telemetry.recovered(row, self._membership.visibility_s)
 

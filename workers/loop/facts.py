@@ -46,7 +46,10 @@ class DeliveryFacts:
         if [job.times_delivered for job in jobs].count(1) != len(jobs):  # otherwise the entry IDs contain it
             columns["ready_ms"] = [entry_ms(job.raw_entry_id) if job.times_delivered == 1 else UNKNOWN for job in jobs]
         columns["delivered_ms"] = [job.delivered_ms for job in jobs]
-        columns["begun_ms"] = self._begun_ms(jobs)
+        offset_ms, never = self._now_ms() - monotonic() * 1000, -inf
+        columns["begun_ms"] = [
+            None if job.started == never else max(job.delivered_ms, int(offset_ms + job.started * 1000)) for job in jobs
+        ]
         columns["run_ms"] = [job.run_ms for job in jobs]
         fields: list[str | int] = ["mode", self._mode]
         for name, values in columns.items():
@@ -58,13 +61,6 @@ class DeliveryFacts:
                 shown = {value: "" if value is None else str(value) for value in set(values)}
                 fields += (name, ",".join(map(shown.__getitem__, values)))
         return fields
-
-    def _begun_ms(self, jobs: Sequence[Delivery]) -> Sequence[int | None]:
-        """Return when each handler began, in ms of the server's clock, or None if it never began."""
-        offset_ms = self._now_ms() - monotonic() * 1000
-        return [
-            None if job.started == -inf else max(job.delivered_ms, int(offset_ms + job.started * 1000)) for job in jobs
-        ]
 
     def _type_of(self, job: Job) -> str | None:
         value = job.value_of(self._type_field)

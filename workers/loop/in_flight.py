@@ -13,6 +13,7 @@ from opentelemetry.trace import Span
 
 from workers.loop.job import Job
 from workers.protocol.calls.moves import Verdict
+from workers.protocol.messages import RESERVED_PREFIX
 from workers.runtime.clock import monotonic
 
 
@@ -131,13 +132,23 @@ class Delivery(Job):
         delivered_ms: int,
         proven: float,
     ) -> None:
-        Job.__init__(self, source, entry_id, flat, times_delivered, max_deliveries, delivered_ms)
-        self.source = source
+        self.source = self._origin = source
+        self.raw_entry_id = self.raw_id = entry_id
+        self._flat = flat
+        self.times_delivered = self.deliveries = times_delivered
+        self.delivered_ms = delivered_ms
+        self.timeout_s = source.timeout_s
         self.proven = proven
         self.started = self.runs_from = -inf
         self.stage = QUEUED
-        self.interruption = self.runner = self.span = None
-        self.has_lost_payload = False
+        self.generation = self.waits = self.hand_backs = self.copies = 0
+        self.interruption = self.runner = self.span = self._first_ms = self._pairs = self._fields = None
+        self.is_as_produced = True
+        self.is_quarantined = self.has_lost_payload = False
+        for name in flat[::2]:
+            if name.startswith(RESERVED_PREFIX):
+                self._read_reserved(max_deliveries)
+                break
 
     async def extend(self) -> bool:
         """See `Job.extend`."""

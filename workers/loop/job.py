@@ -39,8 +39,6 @@ class Origin(Protocol):
     """``orders``, or ``{orders}:retry:billing``."""
     stream: str
     """``orders`` in both cases."""
-    timeout_s: float
-    """The timeout of a job without a timeout of its own, in seconds."""
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
@@ -81,30 +79,6 @@ class Job:
     """From the entry's fields. None if only the entry ID contains it."""
     _pairs: Pairs | None
     _fields: dict[bytes, bytes] | None
-
-    def __init__(
-        self,
-        origin: Origin,
-        entry_id: bytes,
-        flat: Sequence[bytes],
-        times_delivered: int,
-        max_deliveries: int,
-        delivered_ms: int,
-    ) -> None:
-        self._origin = origin
-        self.raw_entry_id = self.raw_id = entry_id
-        self.times_delivered = self.deliveries = times_delivered
-        self.generation = self.waits = self.hand_backs = self.copies = 0
-        self.delivered_ms = delivered_ms
-        self._flat = flat
-        self._first_ms = self._pairs = self._fields = None
-        self.is_as_produced = True
-        self.is_quarantined = False
-        self.timeout_s = origin.timeout_s
-        for name in flat[::2]:
-            if name.startswith(RESERVED_PREFIX):
-                self._read_reserved(max_deliveries)
-                break
 
     def _read_reserved(self, max_deliveries: int) -> None:
         names = self._flat[::2]

@@ -152,6 +152,11 @@ class Reporter:
 
     # ---- recovery
 
+    @property
+    def wants_recoveries(self) -> bool:
+        """Whether a callback wants to know each recovered delivery."""
+        return self._callbacks.wants("recovered")
+
     def recovered(self, job_id: str, **facts: Any) -> None:
         """Report that a stalled delivery was made ready again. ``facts`` as in the journal."""
         self._callbacks.report("recovered", **self._group(), job=job_id, **facts)

@@ -11,7 +11,7 @@ another one takes its place. The end of a runner never is the end of the worker.
 """
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Gatherer:
     def __init__(self, call_of: Callable[[Job], HandlerCall], begins_alone: Callable[[Delivery], bool]) -> None:
         self._call_of = call_of
         self._begins_alone = begins_alone
-        self._waiting: dict[BatchCall, list[Delivery]] = {}
+        self._waiting = defaultdict[BatchCall, list[Delivery]](list)
         self._timers: dict[BatchCall, asyncio.TimerHandle] = {}
 
     def sorted_in(
@@ -74,9 +74,8 @@ class Gatherer:
             if not isinstance(call, BatchCall) or (may_be_last and self._begins_alone(job)):
                 begins.append(job)
                 continue
-            waiting = self._waiting.setdefault(call, [])
-            waiting.append(job)
-            if len(waiting) >= call.size:
+            self._waiting[call].append(job)
+            if len(self._waiting[call]) >= call.size:
                 begins.append(self._taken(call))
         for call in list(self._waiting):
             if at_once:

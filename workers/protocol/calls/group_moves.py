@@ -18,8 +18,6 @@ MOVE_DUE = load_script("workers.protocol", "move_due")
 MAINTAIN_GROUP = load_script("workers.protocol", "maintain_group")
 LOOK_AT_GROUP = load_script("workers.protocol", "look_at_group")
 
-PAGE = 500
-"""Pending entries that one call of an embedded worker looks at."""
 MOVE_BATCH = 200
 """Due jobs that one call makes ready, of each schedule."""
 QUARANTINE_SCORE = 2**52
@@ -109,11 +107,7 @@ def read_recovery(
     """Read the answer of ``recover.lua``, with events as in the journal, and undeliverable entries with reasons."""
     contexts = {row[0]: row[1:] for row in traced}
     ours = {entry_id for (entry_id, _), _ in claimed}
-    rows = (
-        row._replace(outcome=Outcome.CLAIMED) if row.entry_id in ours else row
-        for event in events
-        for row in _rows_of_event(event, contexts)
-    )
+    rows = (row for event in events for row in _rows_of_event(event, contexts, ours))
     undeliverable = (
         Recovered(entry_id, Outcome.HELD, why, consumer=consumer)
         for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True)
@@ -122,7 +116,9 @@ def read_recovery(
     return Recovery(text(next_page), due_in_ms, [*rows, *undeliverable], claimed)
 
 
-def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]]) -> Iterator[Recovered]:
+def _rows_of_event(
+    flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]], ours: set[bytes]
+) -> Iterator[Recovered]:
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     ids = fields[b"entry"].split(b",")
     nothing = [b""] * len(ids)
@@ -134,8 +130,8 @@ def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]
     for entry_id, job_id, idle_ms, new_entry in zip(
         ids, column(b"job", ids), column(b"idle_ms"), column(b"new_entry"), strict=True
     ):
-        idle = int(idle_ms or -1)
-        yield Recovered(entry_id, outcome, new_entry, idle, consumer, job_id, times, traced.get(entry_id))
+        fate, idle = Outcome.CLAIMED if entry_id in ours else outcome, int(idle_ms or -1)
+        yield Recovered(entry_id, fate, new_entry, idle, consumer, job_id, times, traced.get(entry_id))
 
 
 class DueMoves(NamedTuple):
@@ -179,10 +175,10 @@ class GroupMoves(GroupCalls):
         return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, *ids)
 
     async def recover_page(
-        self, client: Client, source: str, *, consumer: str, page: str, room: int
+        self, client: Client, source: str, *, consumer: str, page: str, most: int, room: int
     ) -> Recovery | Refusal:
-        """Recover the overdue entries of a page. The embedded worker ``consumer`` claims up to ``room`` of them."""
-        return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, consumer, page, PAGE, room)
+        """Recover a page of ``most`` entries. The embedded worker ``consumer`` claims as long as it has ``room``."""
+        return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, consumer, page, most, room)
 
     async def move_due(self, client: Client) -> DueMoves | Refusal:
         """Make due jobs ready, and release a quarantined one (``move_due.lua``)."""

@@ -6,7 +6,7 @@
 -- ARGV[5] payload bytes after which the call ends
 -- Holder:    ARGV[6…] IDs of entries that may be overdue, ascending
 -- Embedded:  ARGV[6] consumer  ARGV[7] where the page begins ('-' or '(ID')  ARGV[8] entries of a page  ARGV[9] room: how many it may claim.
---            The other ones are made ready.
+--            The page ends when the room is used up. Without any room, overdue entries are made ready.
 --
 -- Returns {'ok', where to go on ('' = the end; replica: the first ID that was put off), {ID, ms until it is due, in
 -- turns}, {ID, consumer, why it is held, in turns}, events as in the journal, {ID, traceparent, tracestate, generation} of each traced job that
@@ -39,13 +39,16 @@ local function payload_of(row)
   return entries[row[1]] or entry_of(row[1])
 end
 
-local taken = {}
+local taken, taken_by_times = {}, {}
 local function take(row)
   if #taken >= room then
     return false
   end
-  redis.call('XCLAIM', source, group, consumer, 0, row[1], 'RETRYCOUNT', row[4] + 1, 'JUSTID')
-  taken[#taken + 1] = { payload_of(row), row[4] + 1 }
+  local times = row[4] + 1
+  local others = taken_by_times[times] or {}
+  taken[#taken + 1] = { payload_of(row), times }
+  others[#others + 1] = row[1]
+  taken_by_times[times] = others
   return true
 end
 
@@ -124,6 +127,10 @@ for i, row in ipairs(page) do
   if not is_left[row[1]] then
     look_at(row)
   end
+  if room > 0 and #taken == room then
+    cursor = '(' .. row[1]
+    break
+  end
 end
 if is_embedded and cursor == '' and #page == tonumber(ARGV[8]) then
   cursor = '(' .. page[#page][1]
@@ -132,6 +139,11 @@ if waits_ms > 0 then
   return { 'waits', waits_ms, in_force.gap }
 end
 local broken = finish(in_force)
+for times, ids in pairs(taken_by_times) do
+  local n = #ids
+  ids[n + 1], ids[n + 2], ids[n + 3] = 'RETRYCOUNT', times, 'JUSTID'
+  redis.call('XCLAIM', source, group, consumer, 0, unpack(ids))
+end
 if recovered > 0 then
   redis.pcall('HINCRBY', settings, 'recovered', recovered)
 end
