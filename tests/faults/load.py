@@ -1,4 +1,4 @@
-"""Jobs at a steady rate, from a producer that knows nothing of failovers, and a handler that notes them."""
+"""Enqueues jobs at a steady rate, with a plain producer, and notes each execution."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ RATE, BATCH = 200, 10
 
 @dataclass
 class Load:
-    """The jobs of one stream, and what became of them."""
+    """The jobs of one stream, with their starts and completions."""
 
     stream: str
     calls: list[tuple[float, dict[str, Pairs]]] = field(default_factory=list)
