@@ -82,7 +82,7 @@ class ReplicaMetrics:
         self._counts = count_patterns(self._numbers(), found, now_ms)
         self._known = {
             group_keys(*one.group.rsplit("/", 1)): {
-                instruments.REFUSES: int(bool(one.refusal)),
+                instruments.DISABLED: int(bool(one.refusal)),
                 instruments.UNDELIVERABLE: one.undeliverable,
             }
             for one in (found if len(found) <= FEW_GROUPS else worst(found, now_ms))

@@ -16,7 +16,7 @@ from workers.runtime.children import received
 
 logger = logging.getLogger(__name__)
 
-GC_THRESHOLDS = 1_000, 3, 200
+GC_THRESHOLDS = 1_000, 3, 50
 """Ten thousand groups are half a million objects, and Python would stop for a look at all of them every few seconds."""
 
 

@@ -31,7 +31,8 @@ class ProblemKind(StrEnum):
     UNHELD = "unheld"
     """No live replica holds its lease."""
     ERROR = "error"
-    REFUSED = "refused"
+    DISABLED = "disabled"
+    """Recovery of the group is disabled, for example because the policy does not support its stream."""
     OVERDUE = "overdue"
     SCAN_TOO_OLD = "scan_too_old"
     UNDELIVERABLE = "undeliverable"
@@ -44,7 +45,7 @@ class ProblemKind(StrEnum):
 
 
 REPORTED = (
-    ProblemKind.ERROR, ProblemKind.REFUSED, ProblemKind.OVERDUE, ProblemKind.SCAN_TOO_OLD, ProblemKind.UNDELIVERABLE,
+    ProblemKind.ERROR, ProblemKind.DISABLED, ProblemKind.OVERDUE, ProblemKind.SCAN_TOO_OLD, ProblemKind.UNDELIVERABLE,
     ProblemKind.UNREAD, ProblemKind.LOST_DELIVERY, ProblemKind.PAUSED,
 )  # fmt: skip
 """Kinds that the holder of a lease finds, in the order of the signs in `kinds_of`."""

@@ -166,7 +166,7 @@ def _line(result: Result, verb: str, dry_run: bool) -> str:
         Outcome.UNDELIVERABLE: f"skipped: it cannot be copied: {explained(result.detail)}",
         Outcome.PENDING: "skipped: it is pending",
         Outcome.READY: "skipped: it is ready, and not delivered yet",
-        Outcome.SETTLED: "skipped: it was settled or requeued, by the journal",
+        Outcome.SETTLED: "skipped: it was settled or requeued before",
         Outcome.UNKNOWN: f"probably {verb}: a reply was lost, and the dead letter no longer exists",
     }
     job = f"  job {result.job}" if result.job else ""

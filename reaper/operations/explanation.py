@@ -16,7 +16,7 @@ from workers.protocol.messages import counted
 from workers.runtime.settings import to_ms
 
 _STOPS = frozenset({
-    ProblemKind.NO_REPLICA, ProblemKind.UNSERVED, ProblemKind.UNHELD, ProblemKind.ERROR, ProblemKind.REFUSED,
+    ProblemKind.NO_REPLICA, ProblemKind.UNSERVED, ProblemKind.UNHELD, ProblemKind.ERROR, ProblemKind.DISABLED,
     ProblemKind.PAUSED,
 })  # fmt: skip
 """Problems that keep recovery from acting."""

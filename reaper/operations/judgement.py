@@ -129,16 +129,16 @@ def _of_report(group: GroupState) -> Iterator[Problem]:
         unable = counted(report.undeliverable, "overdue delivery")
         texts = {
             ProblemKind.ERROR: report.error,
-            ProblemKind.REFUSED: f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}",
+            ProblemKind.DISABLED: f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}",
             ProblemKind.OVERDUE: f"recovery is {duration(report.late_ms)} late. {log}",
             ProblemKind.SCAN_TOO_OLD: f"the last scan was {scan_age} old when the holder of the lease reported. {log}",
             ProblemKind.UNDELIVERABLE: f"{unable} cannot be redelivered. {log}",
         }
         for kind in kinds_of(report, group.reported_ms):
-            if kind in texts and not (kind is ProblemKind.REFUSED and is_foreign):
+            if kind in texts and not (kind is ProblemKind.DISABLED and is_foreign):
                 yield kind, texts[kind]
     if not (group.main.exists or is_foreign or (report and report.refusal)):
-        yield ProblemKind.REFUSED, f"recovery is disabled: {REFUSALS['no_group']}"
+        yield ProblemKind.DISABLED, f"recovery is disabled: {REFUSALS['no_group']}"
 
 
 def _of_keys(group: GroupState, now_ms: int) -> Iterator[Problem]:
@@ -168,7 +168,7 @@ def _of_streams(group: GroupState) -> Iterator[Problem]:
     """Yield the problems of the stream and of the retry stream."""
     for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
         if source.is_foreign:
-            yield ProblemKind.REFUSED, f"{key} is not a stream: another program uses this name. Rename one of them."
+            yield ProblemKind.DISABLED, f"{key} is not a stream: another program uses this name. Rename one of them."
         is_busy = source.pending or (source is group.main and group.retry.pending)
         waiting = source.ready if source.exists or source is group.main else Count(source.entries)
         if waiting.number and not is_busy and _is_unread(source, group.visibility_ms):

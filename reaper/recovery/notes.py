@@ -11,6 +11,7 @@ import anyio
 from redis.exceptions import ResponseError
 
 from reaper.lease import Taken
+from reaper.reasons import FEW_GROUPS
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
@@ -41,8 +42,15 @@ _MOVED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED})
 class GroupNotes:
     """The report and the log lines of one group in one term."""
 
-    def __init__(self, group: WatchedGroup, changed: Callable[[], None] = lambda: None) -> None:
-        """``changed`` is called when a refusal or a pause begins or ends, so that the replica registers at once."""
+    def __init__(
+        self, group: WatchedGroup, changed: Callable[[], None] = lambda: None, named: set[str] | None = None
+    ) -> None:
+        """``changed`` is called when a refusal or a pause begins or ends, so that the replica registers at once.
+
+        All groups of a replica share ``named``: groups whose failures are logged. An outage adds `FEW_GROUPS` at most.
+        """
+        self._named = set() if named is None else named
+        self._named.discard(group.keys.pair)
         self.report = GroupReport(
             group=group.keys.pair,
             visibility_ms=to_ms(group.visibility_timeout),
@@ -85,6 +93,9 @@ class GroupNotes:
         message = f"{what}: {in_words(error)}"
         if message != self._errors.get(what):
             level = logging.WARNING if is_contact_error(error) else logging.ERROR
+            if level == logging.ERROR or len(self._named) < FEW_GROUPS:
+                self._named.add(self._pair)
+            level = level if self._pair in self._named else logging.DEBUG
             logger.log(level, "cannot serve the group: %s", fields(group=self._pair, task=what, cause=in_words(error)))
         self._errors[what] = message
         self.report.error = "; ".join(self._errors.values())
@@ -92,8 +103,11 @@ class GroupNotes:
     def worked(self, what: str) -> None:
         """Note that the task ``what`` works, so its earlier error has passed."""
         if self._errors.pop(what, ""):
-            logger.info("task works again: %s", fields(group=self._pair, task=what))
+            level = logging.INFO if self._pair in self._named else logging.DEBUG
+            logger.log(level, "task works again: %s", fields(group=self._pair, task=what))
             self.report.error = "; ".join(self._errors.values())
+            if not self._errors:
+                self._named.discard(self._pair)
 
     def scanned(self, server_ms: int) -> None:
         """Note a scan that succeeded, so the group exists."""

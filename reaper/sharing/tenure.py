@@ -53,7 +53,7 @@ class Tenure:
         self.group = group
         self._lease = (ObserverLease if context.settings.observe else GroupLease)(context, group)
         self._tick_s = context.settings.tick_of(group).total_seconds()
-        self._notes = GroupNotes(group, context.changed)
+        self._notes = GroupNotes(group, context.changed, context.named)
         self._alarm = Alarm(self.go_on)
         self._is_busy = self._is_woken = False
         """Whether work or a call is under way, and whether `go_on` was called meanwhile."""
@@ -82,6 +82,7 @@ class Tenure:
     def stop(self, *, is_watched: bool) -> anyio.Event:
         """Leave the group for good, and return an event for the end. Another replica gets it if it ``is_watched``."""
         self._left, self._is_watched = anyio.Event(), is_watched
+        self._context.named.discard(self.group.keys.pair)
         self._context.notices.remove(self._notice, [self._lease.keys.lease])
         self._alarm.cancel()
         if self._watch:
@@ -255,7 +256,7 @@ class Tenure:
         self._watch = None
         self._alarm.cancel()
         self._context.changed()
-        self._notes = GroupNotes(self.group, self._context.changed)
+        self._notes = GroupNotes(self.group, self._context.changed, self._context.named)
         logger.log(self._level, "lease left: %s", fields(group=self.group.keys.pair, token=term.token, reason=reason))
         if reason is EndOfTerm.NOT_OURS:
             self._wait(0)

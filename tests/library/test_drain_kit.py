@@ -94,7 +94,7 @@ def test_nobody_waits_for_what_is_scheduled_and_it_comes_in_its_order(server: Re
     assert (drained.counts.acked, drained.counts.nacked, drained.dead_letters) == (5, 3, [])
 
 
-def test_what_a_handler_enqueues_is_done_too(server: RedisServer) -> None:
+def test_jobs_that_a_handler_enqueues_are_done_too(server: RedisServer) -> None:
     steps: list[bytes] = []
 
     def follow(job: Job) -> None:
@@ -125,9 +125,7 @@ def test_callbacks_and_counts_are_the_workers_own(server: RedisServer) -> None:
     assert len(drained.dead_letters) == 2
 
 
-def test_the_environment_has_no_say_and_the_program_keeps_its_settings(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_does_not_change_the_test(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REAPER_STREAM", "elsewhere")
     monkeypatch.setenv("REAPER_MAX_DELIVERIES", "1")
     monkeypatch.setenv("REAPER_REDIS_URL", "redis://127.0.0.1:1/0")
@@ -172,7 +170,7 @@ def test_jobs_that_are_put_off_for_ever_do_not_hang_the_test(server: RedisServer
         run_until_drained(make_worker(put_off), [{"n": 1}], redis_url=server.url, patience=0.3)
 
 
-def test_what_somebody_else_holds_is_told_of(server: RedisServer) -> None:
+def test_deliveries_of_another_consumer_are_reported(server: RedisServer) -> None:
     server.command("XADD", "orders", "*", "n", "1")
     server.command("XGROUP", "CREATE", "orders", "billing", "0")
     server.command("XREADGROUP", "GROUP", "billing", "other", "STREAMS", "orders", ">")
@@ -180,7 +178,7 @@ def test_what_somebody_else_holds_is_told_of(server: RedisServer) -> None:
         run_until_drained(make_worker(handle), redis_url=server.url, patience=0.3)
 
 
-def test_what_a_dead_worker_held_is_recovered(server: RedisServer) -> None:
+def test_deliveries_of_a_dead_worker_are_recovered(server: RedisServer) -> None:
     server.command("XADD", "orders", "*", "n", "1")
     server.command("XGROUP", "CREATE", "orders", "billing", "0")
     server.command("XREADGROUP", "GROUP", "billing", "dead", "STREAMS", "orders", ">")

@@ -88,9 +88,7 @@ WIRE = "workers workers.protocol workers.protocol."
         ("workers.protocol.events", f"{WIRE}events"),
     ],
 )
-async def test_the_faces_and_the_wire_import_nothing_but_python(
-    processes: Processes, modules: str, loaded: str
-) -> None:
+async def test_faces_and_wire_import_nothing_but_python(processes: Processes, modules: str, loaded: str) -> None:
     code = BARE.format(root=str(ROOT), modules=modules)
     program = processes.start(sys.executable, "-I", "-S", "-c", code)
     assert await program.wait() == 0

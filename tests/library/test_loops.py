@@ -50,7 +50,7 @@ async def kind_of_loop() -> str:
 @pytest.mark.anyio
 @pytest.mark.processes
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-async def test_workers_and_reapers_run_under_both_loops(
+async def test_processes_run_on_both_loops(
     loop: str, server: RedisServer, processes: Processes, tmp_path: Path
 ) -> None:
     flags, env = ("--redis-url", server.url, "--log-level", "debug"), loop_environment(loop, tmp_path)

@@ -62,9 +62,7 @@ async def test_the_web_application_enqueues_works_reports_what_it_gives_up_and_l
     assert not await client.exists("{reaper}:lease")
 
 
-async def test_the_web_application_does_not_begin_without_redis_and_says_why(
-    processes: Processes, tmp_path: Path
-) -> None:
+async def test_without_redis_the_web_application_does_not_begin(processes: Processes, tmp_path: Path) -> None:
     write_files("library.md", tmp_path)
     url = "redis://127.0.0.1:1/0"
     app = start_in(tmp_path, processes, "uvicorn", "service:app", "--port", "0", REDIS_URL=url)

@@ -94,9 +94,7 @@ CACHE = ROOT / ".mypy_cache" / "users"
 """Where mypy keeps what it knows of other people's modules, by its own version and the contents of their files."""
 
 
-async def test_a_users_program_the_projects_of_the_pages_and_every_public_name_are_typed(
-    processes: Processes, tmp_path: Path
-) -> None:
+async def test_users_programs_and_all_public_names_are_typed(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     (tmp_path / "public.py").write_text(NAMES, encoding="utf-8")
     names = [name for page in ("library.md", "testing.md", "producers.md") for name in write_files(page, tmp_path)]

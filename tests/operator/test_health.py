@@ -126,7 +126,7 @@ def test_a_lease_that_was_just_handed_over_is_no_problem() -> None:
 
 def test_a_replica_that_cannot_serve_a_group_says_why_and_that_is_enough() -> None:
     refusing = replace(ALL_WELL, token=0, refusal="explicit_ids")
-    assert _troubles(a_snapshot(report=refusing, holder="", served_by="")) == [ProblemKind.REFUSED]
+    assert _troubles(a_snapshot(report=refusing, holder="", served_by="")) == [ProblemKind.DISABLED]
 
 
 def test_a_group_that_no_replica_watches_is_named() -> None:
@@ -163,7 +163,7 @@ def test_the_value_of_a_lease_names_its_replica(holder: str, replica: str) -> No
 
 
 def test_of_groups_that_were_not_looked_at_the_replicas_say_how_many_are_ill() -> None:
-    counts = PatternCounts(watched=9_000, held=8_998, problems={"refused": 41, "overdue": 1})
+    counts = PatternCounts(watched=9_000, held=8_998, problems={"disabled": 41, "overdue": 1})
     alice = a_replica("alice", at_ms=NOW, held=4_998, patterns={"orders:*": replace(counts, held=4_998)})
     bob = a_replica("bob", at_ms=NOW, held=4_000, patterns={"orders:*": replace(counts, held=4_000, problems={})})
     refusing = replace(ALL_WELL, refusal="explicit_ids")
@@ -171,10 +171,10 @@ def test_of_groups_that_were_not_looked_at_the_replicas_say_how_many_are_ill() -
     assert snapshot.patterns == {"orders:*": counts}
     assert [(problem.check, problem.group, problem.text) for problem in judge(snapshot)][:3] == [
         (ProblemKind.UNHELD, "", "2 of 9000 groups are held by no replica."),
-        (ProblemKind.REFUSED, "", "40 more groups have the problem refused. Run `reaper status --all`."),
+        (ProblemKind.DISABLED, "", "40 more groups have the problem disabled. Run `reaper status --all`."),
         (ProblemKind.OVERDUE, "", "1 more group has the problem overdue. Run `reaper status --all`."),
     ]
-    assert [problem.check for problem in judge(replace(snapshot, left_out=0))] == [ProblemKind.REFUSED]
+    assert [problem.check for problem in judge(replace(snapshot, left_out=0))] == [ProblemKind.DISABLED]
 
 
 def test_without_any_group_there_is_nothing_to_watch() -> None:
@@ -202,9 +202,9 @@ def test_one_replica_of_all_must_be_able_to_scan(other: str, troubles: list[Prob
 @pytest.mark.parametrize(
     ("found", "trouble", "says"),
     [
-        ({"refusal": "several_groups"}, ProblemKind.REFUSED, "Set redelivery = 'retry-stream'"),
-        ({"refusal": "explicit_ids"}, ProblemKind.REFUSED, "Set redelivery = 'retry-stream'"),
-        ({"refusal": "something_new"}, ProblemKind.REFUSED, "something_new"),
+        ({"refusal": "several_groups"}, ProblemKind.DISABLED, "Set redelivery = 'retry-stream'"),
+        ({"refusal": "explicit_ids"}, ProblemKind.DISABLED, "Set redelivery = 'retry-stream'"),
+        ({"refusal": "something_new"}, ProblemKind.DISABLED, "something_new"),
         ({"undeliverable": 2}, ProblemKind.UNDELIVERABLE, "2 overdue deliveries cannot be redelivered"),
         ({"error": "scan: NOPERM"}, ProblemKind.ERROR, "scan: NOPERM"),
         ({"late_ms": 32_001}, ProblemKind.OVERDUE, "recovery is 32 s late"),
@@ -221,7 +221,7 @@ def test_what_the_holder_reports_degrades(found: dict[str, Any], trouble: Proble
     [
         ({"paused": True}, ProblemKind.PAUSED, "Run `reaper groups resume orders/billing` to resume it."),
         ({"mismatches": ("max_deliveries differ",)}, ProblemKind.MISMATCH, "max_deliveries differ"),
-        ({"main": SourceState(exists=False)}, ProblemKind.REFUSED, "the stream or its group does not exist"),
+        ({"main": SourceState(exists=False)}, ProblemKind.DISABLED, "the stream or its group does not exist"),
     ],
 )
 def test_what_redis_says_degrades(group: dict[str, Any], trouble: ProblemKind, says: str) -> None:
@@ -232,7 +232,7 @@ def test_what_redis_says_degrades(group: dict[str, Any], trouble: ProblemKind, s
 
 def test_a_missing_group_is_told_once() -> None:
     snapshot = a_snapshot(report=replace(ALL_WELL, refusal="no_group"), main=SourceState(exists=False))
-    assert _troubles(snapshot) == [ProblemKind.REFUSED]
+    assert _troubles(snapshot) == [ProblemKind.DISABLED]
 
 
 def test_a_scan_is_too_old_after_three_missed_ones_and_a_second() -> None:
@@ -319,7 +319,7 @@ def test_every_problem_is_told() -> None:
 
 def test_a_key_of_another_program_is_one_problem() -> None:
     refused = replace(ALL_WELL, refusal="no_group")
-    assert _troubles(a_snapshot(main=SourceState(is_foreign=True), report=refused)) == [ProblemKind.REFUSED]
+    assert _troubles(a_snapshot(main=SourceState(is_foreign=True), report=refused)) == [ProblemKind.DISABLED]
 
 
 @pytest.mark.parametrize("found", ["lost_payload", "groups_lost"])

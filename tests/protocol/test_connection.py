@@ -51,9 +51,7 @@ async def test_a_command_is_not_sent_twice_when_its_reply_is_lost(
     assert (drop.happened, await client.xlen("orders")) == (True, 1)
 
 
-async def test_a_batch_is_not_read_twice_when_its_reply_is_lost(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_a_lost_batch_is_not_read_twice(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     await client.xgroup_create("orders", "billing", "0", mkstream=True)
     for n in range(4):
         await client.xadd("orders", {"n": n})
@@ -139,9 +137,7 @@ async def test_more_requests_than_connections_wait_instead_of_failing(server: Re
         assert len(clients) <= 3
 
 
-async def test_what_is_connected_is_used_while_the_server_takes_no_more_clients(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_open_connections_are_used_while_the_server_is_full(server: RedisServer, client: Redis) -> None:
     async with commands_client(server.url) as one:
         pool = one.connection_pool
         kept, lost = await pool.get_connection(), await pool.get_connection()
@@ -235,7 +231,7 @@ def test_every_option_that_is_let_through_is_taken(scheme: str) -> None:
         factory(f"{scheme}://{'' if scheme == 'unix' else 'h'}/{'m' if 'sentinel' in scheme else ''}?{query}")
 
 
-async def test_what_is_let_through_works(server: RedisServer) -> None:
+async def test_allowed_options_work(server: RedisServer) -> None:
     async with commands_client(f"{server.url}?client_name=shop&socket_keepalive=true") as client:
         assert await client.client_getname() == "shop"
         assert await client.echo("\xff".encode("latin-1")) == b"\xff"
@@ -261,7 +257,7 @@ async def test_why_a_server_turns_new_clients_away_is_told_though_its_word_is_lo
     assert (bool(met[0]), len(met)) == (True, 2)
 
 
-async def test_what_the_server_is_is_returned(server: RedisServer, client: Redis) -> None:
+async def test_the_check_returns_the_release_of_the_server(server: RedisServer, client: Redis) -> None:
     assert await check_server(client, server.url) == shown(server.binary)
 
 

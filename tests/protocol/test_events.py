@@ -59,9 +59,7 @@ def many(*fields: bytes, entry: bytes = b"5-0,5-1") -> list[bytes]:
 
 
 @given(rows=ROWS, jobs=st.data())
-def test_an_entry_that_tells_of_many_jobs_is_read_as_an_event_for_each(
-    rows: list[dict[str, object]], jobs: st.DataObject
-) -> None:
+def test_an_entry_about_many_jobs_is_an_event_for_each(rows: list[dict[str, object]], jobs: st.DataObject) -> None:
     for row in rows:
         row["job"] = jobs.draw(st.none() | NAMES)
     told = columns_of(rows, ("job", "enqueued_ms", "type", "begun_ms", "run_ms"))
@@ -115,9 +113,7 @@ def test_an_entry_that_is_no_event_is_an_error(flat: list[bytes]) -> None:
         ({"nacked"}, []),
     ],
 )
-def test_events_are_chosen_by_what_befell_the_job_and_not_by_the_name_of_their_entry(
-    names: set[str], told: list[tuple[str, str]]
-) -> None:
+def test_events_are_chosen_by_their_own_names(names: set[str], told: list[tuple[str, str]]) -> None:
     """A rejected ack is no end of a delivery, for example."""
     found = events_of(b"9-0", many(b"rejected", b"1"), names)
     assert [(event.event, event.job) for event in found] == told

@@ -95,7 +95,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "of the pool"])
-async def test_a_connection_that_was_reset_while_idle_is_replaced_and_fails_nobody(
+async def test_a_reset_connection_is_replaced_and_fails_no_call(
     server: RedisServer, client: Redis, is_kept: bool
 ) -> None:
     """The next sender would take its unsent command for one with a lost reply."""
@@ -145,7 +145,7 @@ async def test_a_kept_connection_tells_what_was_never_sent(start_server: StartSe
         assert (is_contact_error(errors[-1]), was_not_run(errors[-1])) == (True, True)
 
 
-async def test_who_waits_for_a_turn_waits_no_longer_than_a_call_may_take(start_server: StartServer) -> None:
+async def test_a_call_waits_for_its_turn_no_longer_than_a_call_may_take(start_server: StartServer) -> None:
     """Its statement about its deliveries counts no longer than that (seed 12758)."""
     server = start_server()
     async with commands_client(server.url, timeout_s=scaled(0.5)) as owner:

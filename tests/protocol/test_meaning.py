@@ -245,9 +245,7 @@ def test_nobody_else_looks_for_the_codes_of_errors() -> None:
         "ERR ACL failure in script: User worker has no permissions to run the 'xadd' command",
     ],
 )
-def test_where_redis_keeps_to_itself_which_right_is_missing_people_are_told_who_names_it(
-    said: ResponseError | str,
-) -> None:
+def test_an_error_of_permissions_names_the_commands_that_help(said: ResponseError | str) -> None:
     told = in_words(said)
     assert told.startswith(str(said).partition(" script: 5f")[0])
     assert told.endswith(" (see `ACL LOG` of the server; `reaper acl` prints the permissions to grant)")

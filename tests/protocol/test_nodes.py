@@ -39,7 +39,7 @@ async def test_a_server_of_another_kind_is_refused_in_one_sentence(stranger: tup
             await check_server(client, url)
 
 
-async def test_who_may_do_nothing_at_all_is_let_in(server: RedisServer) -> None:
+async def test_a_user_without_rights_is_let_in(server: RedisServer) -> None:
     server.command("ACL", "SETUSER", "nobody", "reset", "on", ">p", "-@all")
     async with commands_client(server.url.replace("//", "//nobody:p@")) as client:
         with pytest.raises(RedisError, match=r"no permissions|NOPERM") as caught:

@@ -51,7 +51,7 @@ async def test_a_notice_wakes_who_waits_for_its_channel_and_nobody_else(server: 
             await has_woken(woken, a=a, b=b)
 
 
-async def test_who_comes_later_is_woken_too_until_it_leaves(server: RedisServer, client: Redis) -> None:
+async def test_a_listener_that_comes_later_is_woken_until_it_leaves(server: RedisServer, client: Redis) -> None:
     woken: Counter[str] = Counter()
     async with listening(server.url) as notices:
         early, late = (lambda: woken.update(["early"])), (lambda: woken.update(["late"]))
@@ -73,7 +73,7 @@ async def test_who_comes_later_is_woken_too_until_it_leaves(server: RedisServer,
     assert woken == {"early": 1, "late": 3}
 
 
-async def test_who_comes_while_others_are_subscribed_is_not_forgotten(
+async def test_a_listener_added_meanwhile_is_not_forgotten(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PING_S", 3_600.0)
@@ -111,7 +111,7 @@ async def test_it_waits_for_a_server_that_is_not_there_yet(server: RedisServer, 
         await wait_until(lambda: woken["a"] == 1, "it listens")
 
 
-async def test_a_connection_that_only_swallows_is_given_up(
+async def test_a_mute_connection_is_left(
     server: RedisServer, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PING_S", 0.05)
@@ -125,7 +125,7 @@ async def test_a_connection_that_only_swallows_is_given_up(
         await wait_until(lambda: len(through._links) > 1, "it has opened another connection")
 
 
-async def test_who_may_not_subscribe_is_told_once(
+async def test_a_missing_right_is_logged_once(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     await client.execute_command("ACL", "SETUSER", "deaf", "on", ">x", "~*", "+@all", "-subscribe")

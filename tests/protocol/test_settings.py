@@ -63,9 +63,7 @@ def sentence(**sources: Any) -> str:
     return str(caught.value)
 
 
-def test_a_flag_beats_the_environment_beats_the_file_beats_arguments_beats_defaults(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flags_beat_variables_beat_files_beat_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings(ShopSettings) == ShopSettings()
     file = write(tmp_path, 'redis_url = "file"\nsize = 7\npatience = 5\n')
     monkeypatch.setenv("SHOP_REDIS_URL", "environment")
@@ -98,9 +96,7 @@ def test_a_table_is_read_with_its_own_rules(tmp_path: Path) -> None:
     assert "lanes.0.color" in sentence(file=write(tmp_path, '[[lanes]]\nname = "a"\ncolor = 1\n'))
 
 
-def test_every_problem_is_said_with_the_place_that_its_value_came_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_problem_is_reported_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, "size = 0\n")
     assert f"in {file}" in sentence(file=file)
     said = sentence(flags={"size": 0, "patience": "soon"})
@@ -140,9 +136,7 @@ def test_a_settings_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 # ---- files that hold one value
 
 
-def test_a_value_in_a_file_is_as_strong_as_the_environment(
-    secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_in_a_file_counts_as_a_variable(secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, 'redis_url = "redis://from-the-file"\nsize = 5\n')
     loaded = load_settings(ShopSettings, file=file, arguments={"redis_url": "redis://from-the-program"})
     assert (loaded.redis_url, loaded.size) == (URL, 5)
@@ -153,9 +147,7 @@ def test_a_value_in_a_file_is_as_strong_as_the_environment(
     assert load_settings(ShopSettings).redis_url == "redis://127.0.0.1:1/0", "a value is stronger"
 
 
-def test_a_value_that_cannot_be_read_or_used_is_said_with_its_place(
-    secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unusable_value_names_its_place(secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret.write_bytes(b"\xff\xff")
     assert f"cannot read file {secret}, which SHOP_REDIS_URL_FILE names: 'utf-8' codec" in sentence()
     secret.unlink()

@@ -62,9 +62,7 @@ async def test_every_client_shows_our_certificate_and_checks_theirs(port: int, c
         assert blocking.get("n") == b"1"
 
 
-async def test_what_fails_in_a_handshake_is_told_with_the_files_and_with_what_to_do(
-    port: int, certificates: Certificates, tmp_path: Path
-) -> None:
+async def test_a_failed_handshake_comes_with_advice(port: int, certificates: Certificates, tmp_path: Path) -> None:
     others = replace(certificates, ca=make_certificates(tmp_path / "others").ca)
     ours = f"rediss://127.0.0.1:{port}/0"
     unreadable = r"a certificate or key cannot be read \(/.*ca\.pem, /.*\)"
@@ -99,9 +97,7 @@ async def test_every_way_to_miss_the_other_has_an_advice(scheme: str, said: str,
         await check_server(client, f"{scheme}://h:1/0")
 
 
-async def test_sentinels_and_the_master_they_name_are_both_behind_tls(
-    binary: Path, port: int, certificates: Certificates
-) -> None:
+async def test_sentinels_and_their_master_are_behind_tls(binary: Path, port: int, certificates: Certificates) -> None:
     with (
         SentinelServer.started(binary, sentinel=f"monitor {NAME} 127.0.0.1 {port} 1") as sentinel,
         tunnel(sentinel.port, certificates) as outside,
@@ -127,7 +123,7 @@ async def test_a_cluster_behind_tls_is_asked_and_spoken_to_over_it(binary: Path,
             assert await plain.get("n") == b"3"
 
 
-async def test_a_certificate_that_is_renewed_counts_at_the_next_connect(
+async def test_a_renewed_certificate_counts_when_connecting(
     port: int, certificates: Certificates, tmp_path: Path
 ) -> None:
     strangers = make_certificates(tmp_path / "strangers")

@@ -1,6 +1,7 @@
 """The messages of a holder about a group: each state when it begins and when it ends, each dead letter in one line."""
 
 import logging
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from reaper.reasons import FEW_GROUPS
 from reaper.recovery.notes import FALSE_RECOVERY_LOG_S, NAME_CHARS, RECOVERED_LOG_S, GroupNotes
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
@@ -69,6 +71,21 @@ async def test_an_error_is_told_when_it_begins_and_when_it_has_passed(told: Told
         ("ERROR", "cannot serve the group: group=orders/billing task=scan cause=MISCONF"),
         ("INFO", "task works again: group=orders/billing task=scan"),
     ]
+
+
+async def test_an_outage_of_many_groups_is_logged_for_some_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    named = set[str]()
+    groups = [BILLING.model_copy(update={"stream": f"orders-{number}"}) for number in range(2 * FEW_GROUPS)]
+    many = [GroupNotes(group, named=named) for group in groups]
+    for notes in many:
+        notes.failed("scan", RedisConnectionError("reset"))
+    many[-1].failed("scan", ResponseError("MISCONF"))
+    for notes in many:
+        notes.worked("scan")
+    told = Counter(record.levelname for record in caplog.records)
+    assert told == {"WARNING": FEW_GROUPS, "ERROR": 1, "INFO": FEW_GROUPS + 1}
+    assert named == set()
 
 
 async def test_a_lost_connection_is_a_warning(told: Told) -> None:

@@ -19,7 +19,7 @@ def report(stream: str = "well", **found: Any) -> GroupReport:
     ("found", "kinds"),
     [
         ({}, set()),
-        ({"refusal": "several_groups"}, {ProblemKind.REFUSED}),
+        ({"refusal": "several_groups"}, {ProblemKind.DISABLED}),
         ({"paused": True}, {ProblemKind.PAUSED}),
         ({"undeliverable": 1}, {ProblemKind.UNDELIVERABLE}),
         ({"lost": 1}, {ProblemKind.LOST_DELIVERY}),
@@ -71,7 +71,7 @@ def test_groups_are_counted_by_the_pattern_that_they_were_found_by() -> None:
         report("c"),
     ]
     assert count_patterns({"orders:*": (3, 1), "": (1, 1)}, reports, NOW) == {
-        "orders:*": PatternCounts(watched=3, held=1, problems={"undeliverable": 1, "refused": 1, "paused": 1}),
+        "orders:*": PatternCounts(watched=3, held=1, problems={"undeliverable": 1, "disabled": 1, "paused": 1}),
         "": PatternCounts(watched=1, held=1),
     }
     assert list(count_patterns({"a": (1, 0), "b": (2, 0), "c": (3, 0)}, [], NOW, most=2)) == ["c", "b"]

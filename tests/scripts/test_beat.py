@@ -144,9 +144,7 @@ async def steady(timed: Timed, for_ms: int = 3 * V) -> None:
 @pytest.mark.parametrize(
     ("by_ms", "counts"), [(V // 3, False), (V // 3 + 1, True), (-V // 3, False), (-V // 3 - 1, True)]
 )
-async def test_a_gap_or_a_step_of_the_clock_counts_from_a_third_of_the_timeout_on(
-    timed: Timed, by_ms: int, counts: bool
-) -> None:
+async def test_a_gap_or_a_step_counts_from_a_third_of_the_timeout_on(timed: Timed, by_ms: int, counts: bool) -> None:
     await steady(timed)
     await timed.pass_ms(by_ms)
     _, waits_ms, gap_ms = await timed.beat()

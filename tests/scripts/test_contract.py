@@ -65,9 +65,7 @@ def test_the_header_tells_keys_arguments_results_and_fence(package: str, name: s
 
 @each_script
 @pytest.mark.parametrize("kind", ["KEYS", "ARGV"])
-def test_every_key_and_argument_that_is_used_is_described_and_the_other_way_round(
-    package: str, name: str, kind: str
-) -> None:
+def test_the_header_describes_each_key_and_argument_that_is_used(package: str, name: str, kind: str) -> None:
     header, body = read(package, name)
     described = numbers(kind, header)
     if KEYS in (FOLDERS[package] / f"{name}.lua").read_text():

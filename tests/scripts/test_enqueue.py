@@ -97,7 +97,7 @@ async def test_a_key_that_holds_something_else_refuses_the_whole_call(client: Re
     assert await scene.state() == {key: "foreign"}
 
 
-async def test_what_is_past_is_forgotten_faster_than_it_comes(scene: Scene, client: Redis) -> None:
+async def test_past_ids_are_forgotten_faster_than_they_come(scene: Scene, client: Redis) -> None:
     await client.zadd(GUARDS, {f"j:old-{n}": n for n in range(100)})
     for n in range(10):
         await scene.enqueue((f"new-{n}", 0), call="")

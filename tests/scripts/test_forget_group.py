@@ -37,7 +37,7 @@ async def test_quarantined_jobs_become_ready_before_everything_of_ours_is_remove
     assert await scene.state() == {"orders": {"entries": [("new-1", *ready(job, 2, "w1", "n", 1))], "billing": []}}
 
 
-async def test_what_is_too_much_for_one_call_is_put_off(scene: Scene) -> None:
+async def test_jobs_beyond_the_budget_of_a_call_are_put_off(scene: Scene) -> None:
     await park(scene, 5)
     assert await forget(scene, budget_bytes=1) == [b"more", 1, b""]
     assert await forget(scene) == [b"done", 4, b""]
@@ -88,9 +88,7 @@ async def test_a_group_can_be_forgotten_when_memory_is_full(scene: Scene) -> Non
     ("recovery", "left_ms", "code"),
     [("embedded", 60_000, b"embedded"), ("embedded", -1, b"done"), ("reaper", 60_000, b"done")],
 )
-async def test_what_embedded_workers_know_of_crashes_is_not_taken_from_them(
-    scene: Scene, recovery: str, left_ms: int, code: bytes
-) -> None:
+async def test_embedded_workers_keep_their_group(scene: Scene, recovery: str, left_ms: int, code: bytes) -> None:
     [job] = await park(scene, 1)
     word = f"{await scene.now_ms() + left_ms},"
     await scene.set_settings(recovery=recovery, **{"registration:w2": word})

@@ -128,7 +128,7 @@ async def test_without_group_settings_nothing_tells_that_it_is_another_group(sce
 
 
 @pytest.mark.parametrize(("ended_ms", "holds", "is_kept"), [(60_000, 0, True), (700_000, 0, False), (700_000, 1, True)])
-async def test_words_that_a_leader_may_still_want_to_see_are_kept(
+async def test_registrations_of_the_last_minutes_are_kept(
     scene: Scene, ended_ms: int, holds: int, is_kept: bool
 ) -> None:
     await scene.client.xgroup_createconsumer("orders", "billing", "w1")  # made again after somebody deleted it
@@ -248,9 +248,7 @@ async def test_a_group_is_paused_and_resumed(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("ago_ms", [1_000, 3_600_000])
-async def test_a_registration_that_has_ended_and_whose_consumer_is_gone_is_reported_once(
-    scene: Scene, ago_ms: int
-) -> None:
+async def test_an_ended_registration_without_its_consumer_is_reported_once(scene: Scene, ago_ms: int) -> None:
     await scene.client.xgroup_createconsumer("orders", "billing", "there")
     now = await scene.now_ms()
     ended, counts, lately = (f"{now + by}," for by in (-ago_ms, 60_000, -1_000))

@@ -156,7 +156,7 @@ async def test_the_word_of_a_consumer_that_somebody_else_has_deleted_stays_to_te
     assert [*await words(scene)] == ["w1.1"]
 
 
-async def test_what_is_cleared_away_in_the_retry_stream_leaves_the_word(scene: Scene) -> None:
+async def test_a_consumer_deleted_in_the_retry_stream_keeps_its_registration(scene: Scene) -> None:
     await join(scene, word=GoesBy())
     await scene.client.xgroup_delconsumer("orders", "billing", "w1.1")
     await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
@@ -272,9 +272,7 @@ async def test_while_a_replica_serves_the_group_an_embedded_worker_stands_by_and
     assert (await words(scene))["w1.1"] == f"worker w1: {why}"
 
 
-async def test_a_replica_that_has_gone_is_waited_for_no_longer_than_it_serves_though_the_clock_was_set_back(
-    scene: Scene,
-) -> None:
+async def test_a_step_back_of_the_clock_does_not_prolong_the_wait_for_a_replica(scene: Scene) -> None:
     await served(scene, 3_600_000)
     assert (await join(scene, recovery="embedded", word=GoesBy())).served_ms == 20_000
 

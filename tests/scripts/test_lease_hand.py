@@ -52,7 +52,7 @@ async def test_a_hand_over_that_is_repeated_after_a_lost_reply_is_not_ours_any_m
 
 
 @pytest.mark.parametrize("to", ["bob", ""])
-async def test_who_waits_for_the_lease_is_woken(scene: Scene, to: str) -> None:
+async def test_replicas_that_wait_for_the_lease_are_woken(scene: Scene, to: str) -> None:
     async with scene.client.pubsub() as channel:
         await channel.subscribe(scene.keys.lease)
         await channel.get_message(timeout=5)

@@ -135,9 +135,7 @@ async def test_a_token_that_is_no_number_begins_anew(scene: Scene, lost: str) ->
     [(holder_of("bob", "c", 40_000), 40_000), ("who is this", TTL_MS), ("offer:carol", TTL_MS)],
     ids=["its own TTL", "ours", "an offer"],
 )
-async def test_a_lease_that_would_never_end_is_cut(
-    scene: Scene, lease: str, longest_ms: int, expiry_ms: int | None
-) -> None:
+async def test_an_endless_lease_is_cut(scene: Scene, lease: str, longest_ms: int, expiry_ms: int | None) -> None:
     await scene.client.set(scene.keys.lease, lease, px=expiry_ms)
     assert await take(scene, A) == Held(lease, longest_ms)
     assert longest_ms - 5_000 < await scene.client.pttl(scene.keys.lease) <= longest_ms
@@ -263,7 +261,7 @@ async def in_force(scene: Scene, name: str) -> int | None:
     return None if value is None else int(value)
 
 
-async def test_what_else_is_remembered_of_the_group_stays(scene: Scene) -> None:
+async def test_other_fields_of_the_group_settings_stay(scene: Scene) -> None:
     await scene.set_settings(paused="1", recovered="5", last_id="1-1")
     await take(scene, A)
     group_settings = (await scene.state())["{orders}:group:billing"]
@@ -286,9 +284,7 @@ async def test_former_values_are_kept_for_a_while_if_they_are_lowered(scene: Sce
 @pytest.mark.parametrize(
     ("since_beat_ms", "left_ms"), [(1_000, 36_000), (-1_000, 35_000), (30_000, 35_000), (-3_600_000, 35_000)]
 )
-async def test_the_time_since_the_last_beat_is_not_taken_off_by_the_next_one(
-    scene: Scene, since_beat_ms: int, left_ms: int
-) -> None:
+async def test_the_next_beat_does_not_take_off_earlier_time(scene: Scene, since_beat_ms: int, left_ms: int) -> None:
     """The settings may change long after the last beat, and the clock may have been set back between the two."""
     now_ms = await scene.now_ms()
     beat = {"beat": now_ms - since_beat_ms, "unbroken": 1}
@@ -307,9 +303,7 @@ async def test_the_first_settings_keep_what_workers_assumed_that_came_before(sce
     assert await in_force(scene, "former_max_deliveries") == 5
 
 
-async def test_without_earlier_settings_nothing_former_counts_and_what_is_raised_needs_no_patience(
-    scene: Scene,
-) -> None:
+async def test_first_and_raised_settings_keep_no_former_values(scene: Scene) -> None:
     await take(scene, A, visibility_ms=6_000, max_deliveries=2)
     assert await in_force(scene, "former_visibility_ms") is None
     await scene.set_settings(former_left=0)

@@ -85,7 +85,7 @@ async def test_a_replica_is_gone_that_registered_long_ago_or_far_ahead_because_t
 
 
 @pytest.mark.parametrize("ago_ms", [FORGET_MS + 1, -(FORGET_MS + 10_000)])
-async def test_who_is_long_gone_is_forgotten(client: Redis, ago_ms: int) -> None:
+async def test_a_replica_that_is_long_gone_is_forgotten(client: Redis, ago_ms: int) -> None:
     await seen(client, "bob", ago_ms)
     await seen(client, "carol", GONE_MS + 1)
     await register(client, "alice")
@@ -93,7 +93,7 @@ async def test_who_is_long_gone_is_forgotten(client: Redis, ago_ms: int) -> None
     assert await client.hkeys(KEYS.replicas) == [b"carol"]
 
 
-async def test_who_registers_after_a_long_silence_is_alive(client: Redis) -> None:
+async def test_a_replica_that_registers_after_a_long_silence_is_alive(client: Redis) -> None:
     await seen(client, "alice", FORGET_MS + 1)
     assert await register(client, "alice") == ["alice"]
     assert await client.hexists(KEYS.replicas, "alice"), "its own word is not forgotten"
@@ -152,9 +152,7 @@ async def test_a_scan_is_due_at_its_time_and_not_later_than_in_one_interval(clie
     assert await gets_turn(client, "alice")
 
 
-async def test_a_replica_without_patterns_takes_no_turn_and_learns_the_version_of_the_watched_groups(
-    client: Redis,
-) -> None:
+async def test_a_replica_without_patterns_learns_the_version_of_watched_groups(client: Redis) -> None:
     assert await answer(client, "alice") == [0, b"", 0, b"alice"]
     assert not await client.exists(KEYS.scanned)
     await client.hset(KEYS.watched, "version", "7")

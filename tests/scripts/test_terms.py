@@ -39,9 +39,7 @@ async def test_a_longer_timeout_counts_at_once(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("for_ms", "is_dead"), [(35_000, False), (-1, True)])
-async def test_nothing_is_given_up_by_a_limit_that_its_worker_may_not_know(
-    scene: Scene, for_ms: int, is_dead: bool
-) -> None:
+async def test_no_job_is_given_up_by_a_limit_that_is_too_new(scene: Scene, for_ms: int, is_dead: bool) -> None:
     await lowered(scene, former_max_deliveries=5, for_ms=for_ms)
     await scene.recover(await scene.doomed(times=2), max_deliveries=2)
     assert ("{orders}:dead:billing" in await scene.state()) == is_dead

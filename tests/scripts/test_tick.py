@@ -125,9 +125,7 @@ async def test_a_tick_says_when_the_first_scheduled_job_is_due(scene: Scene, whi
 
 
 @pytest.mark.parametrize("others_in_ms", [None, 60_000])
-async def test_a_quarantined_job_that_waits_to_be_released_is_due_at_once(
-    scene: Scene, others_in_ms: int | None
-) -> None:
+async def test_a_quarantined_job_that_waits_is_due_at_once(scene: Scene, others_in_ms: int | None) -> None:
     await scene.client.zadd(scene.keys.schedule, {"quarantined": QUARANTINE_SCORE + 7})
     if others_in_ms is not None:
         await schedule(scene, scene.keys.schedule, others_in_ms)

@@ -109,7 +109,7 @@ async def test_a_redriven_job_stays_in_its_trace(scene: Scene) -> None:
     assert [span.attributes["reaper.job.generation"] for span in runs] == [0, 1]
 
 
-async def test_what_the_producer_does_not_sample_is_told_of_by_nobody(scene: Scene) -> None:
+async def test_a_job_that_the_producer_does_not_sample_has_no_span(scene: Scene) -> None:
     await scene.reaper()
     first = await scene.worker()
     scene.env = {"OTEL_TRACES_SAMPLER": "always_off"}

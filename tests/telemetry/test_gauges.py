@@ -18,12 +18,12 @@ from workers import Job
 from workers.protocol.scripts import load_script
 from workers.telemetry import names as telemetry
 from workers.telemetry.instruments import (
+    DISABLED,
     GAUGES,
     GROUPS_DEGRADED,
     GROUPS_WATCHED,
     LEASES_HELD,
     REFUSED,
-    REFUSES,
     UNDELIVERABLE,
     Gauge,
 )
@@ -36,7 +36,7 @@ def _shown(gauge: Gauge) -> str:
     return f"{gauge.name}_{'seconds' if gauge.unit == 's' else ''}".replace(".", "_").rstrip("_")
 
 
-BY_HOLDERS = {_shown(gauge) for gauge in (REFUSES, UNDELIVERABLE)}
+BY_HOLDERS = {_shown(gauge) for gauge in (DISABLED, UNDELIVERABLE)}
 """What a holder alone knows of its work."""
 OF_PROCESSES = (LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, REFUSED)
 OF_GROUPS = {_shown(gauge) for gauge in GAUGES if gauge not in OF_PROCESSES}
@@ -120,9 +120,7 @@ async def test_embedded_workers_show_the_same_gauges_as_a_holder_and_leave_them_
     await wait_until(shows_nothing, "the workers leave them to the reaper")
 
 
-async def test_a_holder_shows_what_is_paused_and_what_it_refuses_beside_what_it_may_not_see(
-    scene: Scene, client: Redis
-) -> None:
+async def test_a_holder_shows_paused_and_unsupported_groups_beside_hidden_ones(scene: Scene, client: Redis) -> None:
     scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
     for stream in ("orders", "mail", "hidden"):
         await client.xgroup_create(stream, "billing", "0", mkstream=True)
@@ -142,9 +140,9 @@ async def test_a_holder_shows_what_is_paused_and_what_it_refuses_beside_what_it_
             if "_recovery_" in name and "_wait_" not in name
         }
         return of_streams == {
-            ("reaper_recovery_refuses", "orders"): 1.0,
-            ("reaper_recovery_refuses", "mail"): 0.0,
-            ("reaper_recovery_refuses", "hidden"): 0.0,
+            ("reaper_recovery_disabled", "orders"): 1.0,
+            ("reaper_recovery_disabled", "mail"): 0.0,
+            ("reaper_recovery_disabled", "hidden"): 0.0,
             ("reaper_recovery_paused", "orders"): 0.0,
             ("reaper_recovery_paused", "mail"): 1.0,
         }
@@ -166,8 +164,8 @@ async def test_of_many_groups_only_the_worst_have_series_of_their_own(scene: Sce
     async def told() -> str:
         """Return what it shows as soon as it holds and has looked at every group."""
         text = await metrics_of(holder)
-        refused = re.search(r'reaper_groups_degraded{.*reaper_problem="refused"} 1\.0', text)
-        is_complete = refused and re.search(r"reaper_leases_held{.*} 40\.0", text) and "mail-07" in series(text)
+        disabled = re.search(r'reaper_groups_degraded{.*reaper_problem="disabled"} 1\.0', text)
+        is_complete = disabled and re.search(r"reaper_leases_held{.*} 40\.0", text) and "mail-07" in series(text)
         return text if is_complete else ""
 
     text = await wait_until(told, "it holds every group, and shows the one that it refuses")

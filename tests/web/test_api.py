@@ -27,12 +27,12 @@ async def test_of_many_groups_only_the_worst_are_on_the_page(server: RedisServer
         async def all_held() -> Any:
             found = await _overview(served)
             counts = found["patterns"][0] if found["patterns"] else {}
-            return found if (counts.get("held"), counts.get("problems")) == (40, {"refused": 1}) else None
+            return found if (counts.get("held"), counts.get("problems")) == (40, {"disabled": 1}) else None
 
         found = await wait_until(all_held, "the replica says that it holds all groups, and that one is missing")
         assert (len(found["groups"]), found["left_out"], found["replicas"][0]["held"]) == (20, 20, 40)
         assert [group["group"] for group in found["groups"] if not group["main"]["exists"]] == ["mail-00/sender"]
-        assert {(one["group"], one["check"]) for one in found["problems"]} == {("mail-00/sender", "refused")}
+        assert {(one["group"], one["check"]) for one in found["problems"]} == {("mail-00/sender", "disabled")}
         word: Any = await client.hget(NAMESPACE.replicas, served.reaper.replica_id)
         watched: Any = await client.hget(NAMESPACE.groups, served.reaper.replica_id)
         assert len(word) <= MOST_BYTES

@@ -1,14 +1,12 @@
-"""What tests of heartbeats need: a handler that waits, and notes which deliveries were extended."""
+"""Notes which deliveries the workers of a test have extended."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import anyio
 import pytest
 from redis.asyncio import Redis
 
-from tests.workers.scene import KEYS, number_of
-from workers import Job
+from tests.workers.scene import KEYS
 from workers.protocol.calls.moves import HeartbeatAnswer, HeartbeatEntry, Moves
 
 extending = pytest.mark.usefixtures("hurried")
@@ -41,24 +39,6 @@ def extensions() -> list[str]:
 def extended(entry_id: str, times: int) -> Callable[[], bool]:
     """Return a condition: the entry was extended so often."""
     return lambda: _extended.count(entry_id) >= times
-
-
-class Holding:
-    """A handler that waits for the gate, and notes how each job ended."""
-
-    def __init__(self) -> None:
-        self.started: list[Job] = []
-        self.ended: list[tuple[int, str]] = []
-        self.gate = anyio.Event()
-
-    async def __call__(self, job: Job) -> None:
-        self.started.append(job)
-        try:
-            await self.gate.wait()
-        except BaseException:
-            self.ended.append((number_of(job), "cancelled"))
-            raise
-        self.ended.append((number_of(job), "done"))
 
 
 async def steal(client: Redis, entry_id: str, *, stream: str = KEYS.stream) -> None:

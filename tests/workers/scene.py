@@ -15,9 +15,10 @@ from tests.support.beats import let_beat_at
 from tests.support.knobs import refreshing
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers import Job, Worker
+from workers import Job, Report, Worker, WorkerEvent
 from workers.loop.handlers import Handler
 from workers.loop.in_flight import Delivery, Source
+from workers.process import WorkerProcess
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode, text
 
@@ -58,6 +59,48 @@ class Runs(list[tuple[int, int]]):
     async def __call__(self, job: Job) -> None:
         """Note the job."""
         self.append((number_of(job), job.deliveries))
+
+
+class Holding:
+    """A handler that waits for its gate, returns its answer, and notes how each job ended."""
+
+    def __init__(self, answer: object = None) -> None:
+        self.started: list[Job] = []
+        self.ended: list[tuple[int, str]] = []
+        self.gate = anyio.Event()
+        self._answer = answer
+
+    async def __call__(self, job: Job) -> object:
+        """Run until the gate is open."""
+        self.started.append(job)
+        try:
+            await self.gate.wait()
+        except BaseException:
+            self.ended.append((number_of(job), "cancelled"))
+            raise
+        self.ended.append((number_of(job), "done"))
+        return self._answer
+
+    async def has_started(self, jobs: int = 1) -> None:
+        """Wait until so many jobs run."""
+        await wait_until(lambda: len(self.started) >= jobs, f"{jobs} jobs run")
+
+
+def reports_of(worker: Worker, event: WorkerEvent) -> list[Report]:
+    """Return the list of reports that the worker's callbacks for an event will get."""
+    reports: list[Report] = []
+
+    @worker.on(event)
+    async def note(report: Report) -> None:
+        reports.append(report)
+
+    return reports
+
+
+def process_of(worker: Worker) -> WorkerProcess:
+    """Return the running process of a worker."""
+    assert worker.process is not None
+    return worker.process
 
 
 @asynccontextmanager

@@ -1,6 +1,5 @@
 from typing import Any
 
-import anyio
 import pytest
 from redis.asyncio import Redis
 
@@ -8,18 +7,17 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Holding,
     Runs,
     accept,
     consumers_of,
     enqueue,
     looks_at_pending,
     make_worker,
-    number_of,
     pending_of,
     running,
     wait_for_settled,
 )
-from workers import Job
 from workers.loop.adoption import is_earlier_process
 
 pytestmark = pytest.mark.anyio
@@ -62,9 +60,7 @@ def test_only_processes_of_exactly_our_name_are_earlier_ones(consumer: str, expe
 # ---- a restart under a configured name
 
 
-async def test_what_an_earlier_process_of_the_name_holds_is_made_overdue_and_the_rest_is_left_alone(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_deliveries_of_earlier_processes_of_the_name_are_made_overdue(server: RedisServer, client: Redis) -> None:
     others = [*await hold(client, 1, consumer="v.0123456789ab"), *await hold(client, 2, consumer="w")]
     [earlier] = await hold(client, 3)
     async with running(make_worker(server.url, accept, name="w", visibility_timeout=600)):
@@ -106,9 +102,7 @@ async def test_consumers_of_earlier_processes_that_hold_nothing_are_removed(serv
 # ---- deliveries that arrived unnoticed
 
 
-async def test_deliveries_of_ours_that_we_know_nothing_of_are_found_and_not_counted(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_unknown_deliveries_of_ours_are_found_and_not_counted(server: RedisServer, client: Redis) -> None:
     seen = Runs()
     async with running(make_worker(server.url, seen, refresh_s=0.05)) as worker:
         await hold(client, 1, consumer=worker.consumer)
@@ -119,17 +113,10 @@ async def test_deliveries_of_ours_that_we_know_nothing_of_are_found_and_not_coun
 
 
 async def test_taking_stock_does_not_run_again_what_runs(server: RedisServer, client: Redis) -> None:
-    started: list[int] = []
-    go = anyio.Event()
-
-    async def handle(job: Job) -> None:
-        started.append(number_of(job))
-        await go.wait()
-
+    handler = Holding()
     await enqueue(client, 1, 2)
-    async with running(make_worker(server.url, handle, refresh_s=0.01)) as worker:
+    async with running(make_worker(server.url, handler, refresh_s=0.01)) as worker:
         await wait_until(lambda: looks_at_pending(server) >= 3, "stock was taken three times")
-        go.set()
+        handler.gate.set()
         await wait_for_settled(worker, 2)
-
-    assert (sorted(started), worker.counts.read) == ([1, 2], 2)
+    assert (sorted(handler.ended), worker.counts.read) == ([(1, "done"), (2, "done")], 2)

@@ -65,9 +65,7 @@ async def owners(client: Redis) -> Counter[str]:
 # ---- one worker alone
 
 
-async def test_on_a_quiet_queue_what_a_dead_consumer_held_is_run_once_its_time_is_up(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_on_a_quiet_queue_jobs_of_a_dead_consumer_run_in_time(server: RedisServer, client: Redis) -> None:
     await create_group(client)
     enqueued = await enqueue(client, 20)
     entries = await strand(client, 20)
@@ -135,7 +133,7 @@ async def test_claimed_deliveries_are_run_although_the_reply_was_lost(
     assert {event.data["delivery"] for event in await events(client, "acked")} == {2}
 
 
-async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
+async def test_live_deliveries_in_front_do_not_starve_dead_ones(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(autoclaim, "PAGE", 30)
@@ -189,7 +187,7 @@ async def test_a_job_whose_consumers_all_die_is_run_as_often_as_with_a_reaper(
 
 
 @either_way
-async def test_what_a_crowd_of_workers_recovers_is_run_once(server: RedisServer, client: Redis, policy: str) -> None:
+async def test_jobs_that_a_crowd_of_workers_recovers_run_once(server: RedisServer, client: Redis, policy: str) -> None:
     await create_group(client)
     enqueued = await enqueue(client, 300)
     await strand(client, 300, overdue=True)
@@ -243,9 +241,7 @@ async def test_of_a_mass_there_are_never_more_deliveries_than_slots_and_it_is_lo
     assert caplog.text.count(" consumers=gone claimed=") == len(logged())
 
 
-async def test_a_worker_that_is_stopped_in_a_mass_leaves_nothing_pending_and_burns_no_delivery(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_worker_stopped_in_a_mass_keeps_and_counts_no_delivery(server: RedisServer, client: Redis) -> None:
     await create_group(client)
     enqueued = await enqueue(client, 400)
     await strand(client, 400, overdue=True)
@@ -276,9 +272,7 @@ async def test_a_worker_that_is_stopped_in_a_mass_leaves_nothing_pending_and_bur
 # ---- retry streams, schedules, quarantined jobs
 
 
-async def test_what_stalls_in_a_retry_stream_is_recovered_whatever_the_policy(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_stalled_entries_of_a_retry_stream_are_recovered(server: RedisServer, client: Redis) -> None:
     await create_group(client)
     await client.xgroup_create(KEYS.retry, GROUP, "0", mkstream=True)
     await client.xadd(KEYS.retry, {"n": "1", "reaper.job": "left-over", "reaper.deliveries": "1"})
@@ -292,9 +286,7 @@ async def test_what_stalls_in_a_retry_stream_is_recovered_whatever_the_policy(
 
 
 @either_way
-async def test_scheduled_retries_and_delayed_jobs_become_ready_without_a_reaper(
-    server: RedisServer, client: Redis, policy: str
-) -> None:
+async def test_delayed_jobs_become_ready_without_a_reaper(server: RedisServer, client: Redis, policy: str) -> None:
     handler = Handler()
     async with running_worker(server.url, handler, redelivery=policy), Producer(STREAM, server.url) as producer:
         job = await producer.enqueue({"n": "1"}, delay=0.3)

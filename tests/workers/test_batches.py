@@ -22,6 +22,7 @@ from tests.workers.scene import (
     field_of,
     number_of,
     pending_of,
+    process_of,
     running,
     wait_for_settled,
 )
@@ -57,9 +58,7 @@ class Noting:
 # ---- which jobs come together
 
 
-async def test_a_batch_is_complete_with_size_jobs_in_their_order_and_the_rest_waits(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_batch_has_size_jobs_in_their_order_and_the_rest_waits(server: RedisServer, client: Redis) -> None:
     handler = Noting()
     await enqueue(client, *range(10))
     async with running(batch_worker(server.url, handler, size=4, wait=LONG_S)) as worker:
@@ -116,9 +115,7 @@ async def test_types_are_gathered_apart_and_other_jobs_do_not_wait(server: Redis
 MARKS = (b"reaper.deliveries", b"1", b"reaper.quarantined", b"1")
 
 
-async def test_a_quarantined_job_and_one_with_its_last_delivery_are_batches_of_their_own(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_quarantined_jobs_and_last_deliveries_are_batches_alone(server: RedisServer, client: Redis) -> None:
     handler = Noting()
     await enqueue(client, 1, 2)
     quarantined = await client.execute_command("XADD", KEYS.stream, "*", b"n", b"3", *MARKS)
@@ -177,9 +174,7 @@ async def test_each_job_has_its_own_outcome(server: RedisServer, client: Redis) 
 
 
 @pytest.mark.parametrize("answer", [[None], "ab", {1: None, 2: None}])
-async def test_an_answer_that_is_not_one_outcome_for_each_job_acknowledges_none(
-    server: RedisServer, client: Redis, answer: object
-) -> None:
+async def test_a_wrong_number_of_outcomes_acknowledges_none(server: RedisServer, client: Redis, answer: object) -> None:
     async def handle(_jobs: list[Job]) -> object:
         return answer
 
@@ -193,9 +188,7 @@ async def test_an_answer_that_is_not_one_outcome_for_each_job_acknowledges_none(
 
 
 @pytest.mark.parametrize("awaits", [True, False])
-async def test_what_a_batch_handler_raises_fails_all_its_jobs(
-    server: RedisServer, client: Redis, *, awaits: bool
-) -> None:
+async def test_an_exception_fails_all_jobs_of_a_batch(server: RedisServer, client: Redis, *, awaits: bool) -> None:
     def fail(jobs: list[Job]) -> None:
         if len(jobs) == 2:
             raise OSError("disk full")
@@ -216,9 +209,7 @@ async def test_what_a_batch_handler_raises_fails_all_its_jobs(
 # ---- stopping
 
 
-async def test_w1_the_first_job_that_runs_too_long_stops_its_batch_and_the_others_are_handed_back(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_w1_a_job_over_its_timeout_stops_its_batch_and_fails_alone(server: RedisServer, client: Redis) -> None:
     ran: list[list[int]] = []
 
     async def handle(jobs: list[Job]) -> None:
@@ -255,8 +246,7 @@ async def test_a_job_that_is_recovered_elsewhere_stops_its_batch(server: RedisSe
     first, _ = await enqueue(client, 1, 2)
     async with running(batch_worker(server.url, handle, size=2, wait=0.01)) as worker:
         await has_begun.wait()
-        assert worker.process is not None
-        held = {one.entry_id: one for one in worker.process.in_hand()}
+        held = {one.entry_id: one for one in process_of(worker).in_hand()}
         await client.xclaim(KEYS.stream, KEYS.group, "other", 0, [first])
         assert not await held[first].extend()
         held[first].lose()  # the reaction of the heartbeat to this answer

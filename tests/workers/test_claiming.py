@@ -106,7 +106,7 @@ async def test_a_stop_ends_the_attempts_to_give_back() -> None:
     assert redis.returned == []
 
 
-async def test_what_is_claimed_and_runs_here_with_that_count_goes_on() -> None:
+async def test_a_claimed_delivery_that_runs_here_with_that_count_goes_on() -> None:
     reader, source = a_reader(Redis([[b"orders", [[b"1-1", [], 0, 0], [b"2-1", [], CLAIM_READY_MS, 1]]]]))
     runs, moved = (Delivery(source, entry_id, (), 1, 3, 0, 0.0) for entry_id in (b"1-1", b"2-1"))
     source.hold([runs, moved])

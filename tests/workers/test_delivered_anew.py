@@ -2,13 +2,22 @@
 
 from math import inf
 
-import anyio
 import pytest
 from redis.asyncio import Redis
 
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.scene import KEYS, enqueue, event_names, make_worker, number_of, pending_of, running
+from tests.workers.scene import (
+    KEYS,
+    Holding,
+    enqueue,
+    event_names,
+    make_worker,
+    number_of,
+    pending_of,
+    process_of,
+    running,
+)
 from workers import Job
 from workers.loop.execution import ACKED
 from workers.loop.in_flight import Delivery, Interruption, Source
@@ -16,18 +25,6 @@ from workers.runtime.clock import monotonic
 from workers.worker import Worker
 
 pytestmark = pytest.mark.anyio
-
-
-class Handler:
-    """Runs until it may end, or is cancelled."""
-
-    def __init__(self) -> None:
-        self.started: list[tuple[int, int]] = []
-        self.go = anyio.Event()
-
-    async def __call__(self, job: Job) -> None:
-        self.started.append((number_of(job), job.deliveries))
-        await self.go.wait()
 
 
 async def before_it_is_read(client: Redis) -> tuple[str, bytes]:
@@ -52,23 +49,22 @@ async def lose_latest_writes(client: Redis, worker: Worker, dump: bytes) -> None
 
 
 def in_hand(worker: Worker) -> list[Delivery]:
-    assert worker.process is not None
-    return list(worker.process.in_hand())
+    return list(process_of(worker).in_hand())
 
 
 async def test_w5_an_entry_that_comes_again_with_the_same_count_runs_once(server: RedisServer, client: Redis) -> None:
-    handler = Handler()
+    handler = Holding()
     worker = make_worker(server.url, handler, concurrency=4)
     entry_id, dump = await before_it_is_read(client)
     async with running(worker):
         for _ in range(2):
-            await wait_until(lambda: handler.started, "it runs")
+            await handler.has_started()
             await lose_latest_writes(client, worker, dump)
         [other] = await enqueue(client, 2)
-        await wait_until(lambda: len(handler.started) == 2, "the next one runs")
-        handler.go.set()
+        await handler.has_started(2)
+        handler.gate.set()
         await wait_until(lambda: worker.counts.acked == 2, "both are settled")
-    assert handler.started == [(1, 1), (2, 1)]
+    assert [(number_of(job), job.deliveries) for job in handler.started] == [(1, 1), (2, 1)]
     assert (worker.counts.refused, await pending_of(client)) == (0, [])
     assert sorted(await event_names(client)) == ["acked", "acked"]
     assert entry_id != other
@@ -78,9 +74,7 @@ async def test_w5_an_entry_that_comes_again_with_the_same_count_runs_once(server
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-async def test_before_a_job_has_its_last_delivery_redis_knows_that_it_has_reached_us(
-    server: RedisServer, client: Redis, times: int
-) -> None:
+async def test_the_arrival_of_a_last_delivery_is_reported_first(server: RedisServer, client: Redis, times: int) -> None:
     """Else who dies of it at once looks like one who was dead before (seed 14779)."""
     seen: list[object] = []
 

@@ -80,7 +80,7 @@ async def test_handlers_that_cannot_be_cancelled_end_with_the_process_and_are_ha
 
 @both_loops
 @pytest.mark.processes
-async def test_what_handlers_left_running_ends_with_the_process(
+async def test_leftovers_of_handlers_end_with_the_process(
     server: RedisServer,
     client: Redis,
     processes: Processes,

@@ -60,7 +60,7 @@ def failed_job(failures: int, waits: int = 0, age_ms: int = 250) -> Job:
 
 
 @pytest.mark.parametrize("answer", [ValueError("no"), Retry("later")], ids=["exception", "retry"])
-def test_what_fails_backs_off_by_its_deliveries(answer: Exception) -> None:
+def test_a_failed_job_backs_off_by_its_deliveries(answer: Exception) -> None:
     delays = {judge(failed_job(3), answer, BACKOFF).delay_ms for _ in range(50)}
     assert max(delays) <= BACKOFF.longest_ms(3) == 4_000
     assert len(delays) > 1
@@ -97,7 +97,7 @@ def test_the_retries_of_an_old_job_count_whatever_it_says() -> None:
 
 
 @pytest.mark.parametrize("answer", [ValueError("no"), Retry("later"), Reject("never")])
-def test_what_was_raised_keeps_its_traceback(answer: Exception) -> None:
+def test_an_exception_keeps_its_traceback(answer: Exception) -> None:
     trace = judge(make_job(), raised(answer), AT_ONCE).traceback
     assert trace.startswith("Traceback (most recent call last)")
     assert trace.endswith(f"{answer}\n")

@@ -55,7 +55,7 @@ CODES = {"returns": 0, "raises": 1, "exits": 7, "exits in words": 1}
 
 
 @pytest.mark.parametrize("kind", ["plain", "asynchronous"])
-def test_what_a_handler_forks_ends_without_a_verdict(kind: str) -> None:
+def test_a_fork_of_a_handler_ends_without_a_verdict(kind: str) -> None:
     """One process runs a job for each way to leave. A child that went on would run the others, and be seen."""
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, kind, *CODES],

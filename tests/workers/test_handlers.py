@@ -96,7 +96,7 @@ def test_a_generator_function_is_refused_when_it_is_registered(handler: Handler)
         run_handler(handler)
 
 
-def test_what_can_do_no_work_is_refused_when_it_is_registered() -> None:
+def test_handlers_that_can_do_no_work_are_rejected_when_registered() -> None:
     worker, number = Worker("orders", "billing"), cast("Handler", 7)
     with pytest.raises(ConfigurationError, match="the class Plain cannot be a handler"):
         worker.handler(Plain)  # type: ignore[type-var]
@@ -175,7 +175,7 @@ class Work:
 
 @both_paths
 @pytest.mark.parametrize("kind", ["coroutine", "task", "of_a_pool", "awaitable", "of_an_awaitable"])
-async def test_what_has_to_be_awaited_is_awaited(path: Callable[..., Handler], kind: str) -> None:
+async def test_awaitable_answers_are_awaited(path: Callable[..., Handler], kind: str) -> None:
     work = Work()
 
     assert await run(path(getattr(work, kind))) == ACKED
@@ -308,7 +308,7 @@ def cancel_this() -> None:
     task.cancel()
 
 
-async def test_a_worker_outlives_whatever_its_handler_raises(server: RedisServer, client: Redis) -> None:
+async def test_a_worker_outlives_all_exceptions(server: RedisServer, client: Redis) -> None:
     done: list[int] = []
 
     async def handle(job: Job) -> None:
@@ -374,9 +374,7 @@ LEAVING: list[tuple[Handler, int]] = [
 
 
 @pytest.mark.parametrize(("leave", "done"), LEAVING, ids=[handler.__name__ for handler, _ in LEAVING])
-async def test_a_worker_outlives_whatever_its_handler_leaves_behind(
-    leave: Handler, done: int, server: RedisServer, client: Redis
-) -> None:
+async def test_a_worker_outlives_leftovers(leave: Handler, done: int, server: RedisServer, client: Redis) -> None:
     async def handle(job: Job) -> None:
         if number_of(job) == 0:
             await leave(job)

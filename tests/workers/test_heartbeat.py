@@ -13,9 +13,10 @@ from tests.conftest import StartProxy
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until, wait_until_here
-from tests.workers.extending import Holding, extended, extending, extensions, steal
+from tests.workers.extending import extended, extending, extensions, steal
 from tests.workers.scene import (
     KEYS,
+    Holding,
     blocked,
     enqueue,
     event_names,
@@ -23,13 +24,13 @@ from tests.workers.scene import (
     make_worker,
     number_of,
     pending_of,
+    reports_of,
     running,
     wait_for_settled,
 )
 from workers import Job
 from workers.loop.heartbeat import MAX_BATCH_BYTES, _batches
 from workers.protocol.calls.moves import ACK
-from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +45,7 @@ LONG_S = 30 * 86_400
 
 @extending
 @pytest.mark.parametrize("stream", [KEYS.stream, KEYS.retry], ids=["stream", "retry stream"])
-async def test_what_runs_is_extended_as_long_as_it_runs(server: RedisServer, client: Redis, stream: str) -> None:
+async def test_running_jobs_are_extended_as_long_as_they_run(server: RedisServer, client: Redis, stream: str) -> None:
     handler = Holding()
     [job_id] = await enqueue(client, 1, stream=stream)
 
@@ -62,9 +63,7 @@ def block_until_extended(job_id: str, times: int) -> None:
 
 
 @extending
-async def test_a_handler_that_blocks_the_event_loop_and_what_is_queued_behind_it_are_extended(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_jobs_behind_a_handler_that_blocks_the_loop_are_extended(server: RedisServer, client: Redis) -> None:
     ran = []
 
     async def handle(job: Job) -> None:
@@ -82,7 +81,7 @@ async def test_a_handler_that_blocks_the_event_loop_and_what_is_queued_behind_it
 
 
 @extending
-async def test_what_runs_is_extended_where_the_server_takes_no_more_clients(server: RedisServer, client: Redis) -> None:
+async def test_running_jobs_are_extended_while_the_server_is_full(server: RedisServer, client: Redis) -> None:
     async def has_connected() -> bool:
         others = [one for one in await client.client_list() if int(one["id"]) not in before]
         return sum(one["cmd"].startswith("eval") for one in others) == 2
@@ -105,9 +104,7 @@ async def test_what_runs_is_extended_where_the_server_takes_no_more_clients(serv
 
 @extending
 @pytest.mark.parametrize("visibility_s", [VISIBILITY_S, LONG_S])
-async def test_a_job_that_was_lost_while_it_was_queued_is_not_started(
-    server: RedisServer, client: Redis, visibility_s: int
-) -> None:
+async def test_a_job_lost_in_the_queue_is_not_started(server: RedisServer, client: Redis, visibility_s: int) -> None:
     ran = []
 
     async def handle(job: Job) -> None:
@@ -126,9 +123,7 @@ async def test_a_job_that_was_lost_while_it_was_queued_is_not_started(
 
 
 @extending
-async def test_a_verdict_that_waits_to_be_settled_is_not_extended(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_a_verdict_that_waits_is_not_extended(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     await client.script_load(ACK.source)
     through = await proxy(server)
     settling = through.hold_request(runs(ACK))
@@ -169,16 +164,11 @@ async def test_a_refused_extension_cancels_the_handler_and_is_told_once(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     handler = Holding()
-    reports: list[Report] = []
     worker = make_worker(server.url, handler, visibility_timeout=VISIBILITY_S)
-
-    @worker.on("refused")
-    async def note(report: Report) -> None:
-        reports.append(report)
-
+    reports = reports_of(worker, "refused")
     lost, kept = await enqueue(client, 1, 2)
     async with running(worker):
-        await wait_until(lambda: len(handler.started) == 2, "both run")
+        await handler.has_started(2)
         await steal(client, lost)
         await wait_until(lambda: handler.ended, "one is cancelled")
         assert handler.ended == [(1, "cancelled")]
@@ -194,9 +184,7 @@ async def test_a_refused_extension_cancels_the_handler_and_is_told_once(
 
 
 @extending
-async def test_w1_a_handler_that_lost_its_delivery_settles_nothing_although_it_returns(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_w1_a_handler_that_returns_settles_no_lost_delivery(server: RedisServer, client: Redis) -> None:
     """Rule W1."""
     started = anyio.Event()
 
@@ -216,7 +204,7 @@ async def test_w1_a_handler_that_lost_its_delivery_settles_nothing_although_it_r
 
 
 @extending
-async def test_what_was_told_as_lost_with_its_payload_is_run_to_its_end(server: RedisServer, client: Redis) -> None:
+async def test_a_job_whose_payload_was_lost_runs_to_its_end(server: RedisServer, client: Redis) -> None:
     """It cannot be extended, so a leader takes it away after a visibility timeout. No other worker can ever run it.
 
     The leader has acknowledged it, so the worker's own acknowledgement comes too late and is rejected.
@@ -225,7 +213,7 @@ async def test_what_was_told_as_lost_with_its_payload_is_run_to_its_end(server: 
     gone, there = await enqueue(client, 1, 2)
 
     async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S)) as worker:
-        await wait_until(lambda: len(handler.started) == 2, "both run")
+        await handler.has_started(2)
         await client.xdel(KEYS.stream, gone)
         was_extended = extensions().count(there)
         await wait_until(extended(there, was_extended + 3), "it was found to be gone")
@@ -248,14 +236,9 @@ async def test_no_contact_is_no_refusal(server: RedisServer, client: Redis, prox
     handler = Holding()
     [job_id] = await enqueue(client, 1)
     worker = make_worker(through.url, handler, visibility_timeout=VISIBILITY_S)
-    errors: list[Report] = []
-
-    @worker.on("error")
-    async def note(report: Report) -> None:
-        errors.append(report)
-
+    errors = reports_of(worker, "error")
     async with running(worker):
-        await wait_until(lambda: handler.started, "the job runs")
+        await handler.has_started()
         await through.cut()
         await wait_until(lambda: errors, "the outage is noticed")
         before = extensions().count(job_id)

@@ -145,9 +145,7 @@ async def perform(held: Delivery, redis: Redis) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("late_s", [-1.0, 1.0])
-async def test_what_was_not_proved_for_half_a_visibility_timeout_is_asked_for_before_it_starts(
-    clock: Clock, late_s: float
-) -> None:
+async def test_a_delivery_unproven_for_half_a_timeout_is_checked_before_it_starts(clock: Clock, late_s: float) -> None:
     """After a long blocking read, its deliveries are proven as lately as those that are extended beside it
     (5304614)."""
     redis = Redis(clock, answer=HeartbeatAnswer.REJECTED)
@@ -167,7 +165,7 @@ class NoGroup(Redis):
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-async def test_what_came_from_a_stream_that_is_gone_is_not_asked_for_again_and_again(
+async def test_a_delivery_of_a_deleted_stream_is_checked_once(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
     """Another one is made anew, and it is asked until there is an answer."""
@@ -318,7 +316,7 @@ async def test_what_has_ended_is_extended_while_another_handler_keeps_its_verdic
         ("has a verdict", False),
     ],
 )
-async def test_what_has_a_slot_or_waits_for_one_is_extended_and_what_nobody_waits_for_is_not(
+async def test_deliveries_with_a_slot_and_queued_ones_are_extended(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, what: str, is_extended: bool
 ) -> None:
     """A stubborn handler keeps its job for its timeout and a visibility timeout, not for ever."""
@@ -338,7 +336,7 @@ async def test_what_has_a_slot_or_waits_for_one_is_extended_and_what_nobody_wait
     assert extended == [one.raw_entry_id for one in expected]
 
 
-async def test_a_timeout_that_is_lowered_during_a_heartbeat_is_followed_by_another_one(
+async def test_a_lowered_timeout_brings_another_heartbeat_at_once(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread may begin a beat after the time of the change, and before it can read it."""

@@ -74,9 +74,7 @@ async def look_on(client: Redis) -> None:
 
 
 @pytest.mark.parametrize("limit", [2, 1, 5])
-async def test_w3_a_quarantined_job_waits_for_running_jobs_and_others_wait_for_it(
-    server: RedisServer, client: Redis, limit: int
-) -> None:
+async def test_w3_a_quarantined_job_runs_alone(server: RedisServer, client: Redis, limit: int) -> None:
     """So it is, too, where the limit was changed since the job was quarantined."""
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=limit, concurrency=8)
@@ -156,9 +154,7 @@ async def test_w3_quarantined_jobs_run_one_after_the_other(server: RedisServer, 
         await wait_for_settled(worker, 3)
 
 
-async def test_w3_a_job_that_has_lasted_for_a_visibility_timeout_blocks_nothing(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_w3_a_job_longer_than_a_visibility_timeout_blocks_no_job(server: RedisServer, client: Redis) -> None:
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8, visibility_timeout=0.3)
     async with running(worker):
@@ -174,7 +170,7 @@ async def test_w3_a_job_that_has_lasted_for_a_visibility_timeout_blocks_nothing(
         assert worker.counts.acked == 3
 
 
-async def test_who_waits_is_handed_back_by_who_stops(server: RedisServer, client: Redis) -> None:
+async def test_waiting_jobs_are_handed_back_by_a_worker_that_stops(server: RedisServer, client: Redis) -> None:
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
     async with running(worker):
@@ -209,9 +205,7 @@ class Extending(Gated):
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_w8_no_heartbeat_says_within_a_second_that_a_quarantined_job_runs(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_w8_no_heartbeat_reports_a_quarantined_job_within_a_second(server: RedisServer, client: Redis) -> None:
     """Not even the one that the handler sends.
 
     Otherwise the gate opens before the job had time to crash its process.
@@ -229,7 +223,7 @@ async def test_w8_no_heartbeat_says_within_a_second_that_a_quarantined_job_runs(
         await wait_for_settled(worker, 1)
 
 
-async def test_w8_a_heartbeat_of_a_quarantined_job_does_not_wait_for_a_quarter_of_the_visibility_timeout(
+async def test_w8_a_quarantined_job_is_reported_before_a_quarter_of_the_timeout(
     server: RedisServer, client: Redis
 ) -> None:
     """Otherwise the gate releases one job in each quarter of the visibility timeout."""
@@ -244,7 +238,5 @@ async def test_w8_a_heartbeat_of_a_quarantined_job_does_not_wait_for_a_quarter_o
 
 
 @pytest.mark.parametrize(("visibility_s", "after_s"), [(60.0, 1.0), (3.0, 1.0), (1.5, 0.5)])
-def test_w8_the_first_heartbeat_comes_after_a_second_or_a_third_of_the_timeout(
-    visibility_s: float, after_s: float
-) -> None:
+def test_w8_it_is_reported_after_a_second_or_a_third_of_the_timeout(visibility_s: float, after_s: float) -> None:
     assert first_beat_at(10.0, visibility_s) == 10.0 + after_s

@@ -40,9 +40,7 @@ def test_fields_arrive_byte_for_byte_in_order_with_duplicates_and_without_our_ow
 
 
 @given(metadata_pairs, st.integers(1, 5), st.integers(1, 5))
-def test_whatever_a_producer_writes_there_a_job_is_valid_and_has_a_delivery_left(
-    metadata: list[tuple[bytes, bytes]], times: int, limit: int
-) -> None:
+def test_any_metadata_makes_a_valid_job(metadata: list[tuple[bytes, bytes]], times: int, limit: int) -> None:
     job = make_job(*flatten(metadata), b"n", b"1", times=times, limit=limit)
 
     assert times <= job.deliveries <= times + limit - 1
@@ -128,9 +126,7 @@ def test_a_default_stands_in_for_a_field_that_is_missing(default: object) -> Non
     ],
 )
 @pytest.mark.parametrize("read", [Job.text, Job.json])
-def test_what_cannot_be_read_as_text_is_named_with_its_job(
-    read: Callable[[Job, str], object], flat: tuple[bytes, ...], sentence: str
-) -> None:
+def test_bad_text_names_its_job(read: Callable[[Job, str], object], flat: tuple[bytes, ...], sentence: str) -> None:
     with pytest.raises(InvalidFieldError) as raised:
         read(make_job(*flat), "note")
     assert str(raised.value) == sentence
@@ -156,7 +152,7 @@ def test_a_field_is_read_as_json_by_name_or_because_it_is_the_only_one(value: by
     ],
     ids=["empty", "Python", "too deep", "too long a number"],
 )
-def test_what_is_no_json_is_named_with_its_job(value: bytes, why: str) -> None:
+def test_bad_json_names_its_job(value: bytes, why: str) -> None:
     with pytest.raises(InvalidFieldError) as raised:
         make_job(b"payload", value, b"reaper.job", b"j-7").json("payload", default=None)
     assert str(raised.value).startswith(f"field 'payload' of job j-7 is not JSON: {why}")

@@ -112,9 +112,7 @@ def test_a_settlement_says_when_its_handler_began() -> None:
 
 @pytest.mark.parametrize("odd", ["a,b", "a\nb"])
 @pytest.mark.parametrize("does", ["completes", "fails"])
-async def test_a_job_id_of_others_that_is_none_takes_no_event_away(
-    server: RedisServer, client: Redis, odd: str, does: str
-) -> None:
+async def test_an_odd_job_id_hides_no_event(server: RedisServer, client: Redis, odd: str, does: str) -> None:
     async def handle(_job: Job) -> None:
         if does == "fails":
             raise Reject("no")

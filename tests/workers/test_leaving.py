@@ -17,6 +17,7 @@ from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Holding,
     Runs,
     dead_letters,
     enqueue,
@@ -25,6 +26,7 @@ from tests.workers.scene import (
     make_worker,
     number_of,
     pending_of,
+    process_of,
     running,
     wait_for_settled,
 )
@@ -40,9 +42,7 @@ def has_length(items: Sized, length: int) -> bool:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_what_was_queued_and_not_started_is_handed_back_at_once(
-    server: RedisServer, client: Redis, policy: str
-) -> None:
+async def test_queued_jobs_are_handed_back_at_once(server: RedisServer, client: Redis, policy: str) -> None:
     ran, seen = list[int](), Runs()
     go = anyio.Event()
 
@@ -151,9 +151,7 @@ async def test_a_job_that_never_begins_uses_no_delivery_up(server: RedisServer, 
     assert await client.xlen(KEYS.dead) == 0
 
 
-async def test_a_thread_that_still_runs_at_the_deadline_is_abandoned_and_its_job_handed_back(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_the_job_of_a_thread_that_still_runs_is_handed_back(server: RedisServer, client: Redis) -> None:
     started, let_go = threading.Event(), threading.Event()
 
     def handle(_job: Job) -> None:
@@ -169,7 +167,7 @@ async def test_a_thread_that_still_runs_at_the_deadline_is_abandoned_and_its_job
     assert (await read_state(client, KEYS)).ready == (job_id,)
 
 
-async def test_a_handler_that_cannot_be_cancelled_is_left_to_itself_and_its_job_handed_back(
+async def test_the_job_of_a_handler_that_cannot_be_cancelled_is_handed_back(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.loop.slots.CANCELLED_END_S", 0.05)
@@ -211,38 +209,25 @@ async def test_a_job_that_fails_while_the_worker_drains_has_failed(server: Redis
 
 
 async def test_stopping_at_once_ends_the_drain_and_leaves_what_runs_pending(server: RedisServer, client: Redis) -> None:
-    running_jobs, both_run = [], anyio.Event()
-
-    async def handle(job: Job) -> None:
-        running_jobs.append(job)
-        if len(running_jobs) == 2:
-            both_run.set()
-        await anyio.sleep_forever()
-
+    handler = Holding()
     ids = await enqueue(client, 1, 2)
-    async with running(make_worker(server.url, handle, concurrency=2, drain_timeout=3_600)) as worker:
-        await both_run.wait()
+    async with running(make_worker(server.url, handler, concurrency=2, drain_timeout=3_600)) as worker:
+        await handler.has_started(2)
         worker.stop()
         worker.stop(now=True)
 
-    assert worker.process is not None
-    assert worker.process.forced
+    assert process_of(worker).forced
     assert await pending_of(client) == [(one, worker.consumer, 1) for one in ids]
     assert (worker.counts.abandoned, worker.counts.handed_back) == (2, 0)
 
 
 async def test_a_worker_that_is_cancelled_leaves_what_runs_pending(server: RedisServer, client: Redis) -> None:
-    started = anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        started.set()
-        await anyio.sleep_forever()
-
+    handler = Holding()
     [job_id] = await enqueue(client, 1)
-    worker = make_worker(server.url, handle)
+    worker = make_worker(server.url, handler)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run)
-        await started.wait()
+        await handler.has_started()
         tasks.cancel_scope.cancel()
 
     assert await pending_of(client) == [(job_id, worker.consumer, 1)]

@@ -7,8 +7,8 @@ from redis.asyncio import Redis
 
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.extending import Holding, extending, extensions, steal
-from tests.workers.scene import KEYS, accept, enqueue, make_worker, running
+from tests.workers.extending import extending, extensions, steal
+from tests.workers.scene import KEYS, Holding, accept, enqueue, make_worker, process_of, running
 from workers import Worker
 from workers.protocol.messages import Redelivery
 
@@ -25,13 +25,10 @@ async def set_visibility(client: Redis, visibility_s: float) -> None:
 
 def goes_by(worker: Worker) -> float:
     """Return the visibility timeout that the worker goes by, in seconds."""
-    assert worker.process is not None
-    return worker.process._context.membership.group_settings.visibility_timeout.total_seconds()
+    return process_of(worker)._context.membership.group_settings.visibility_timeout.total_seconds()
 
 
-async def test_a_worker_that_finds_no_group_settings_writes_those_that_it_assumes(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_worker_writes_the_group_settings_that_are_missing(server: RedisServer, client: Redis) -> None:
     """The scripts that settle need group settings. A leader that comes later changes them as any others."""
     worker = make_worker(server.url, accept, refresh_s=0.05)
     async with running(worker):
@@ -41,18 +38,16 @@ async def test_a_worker_that_finds_no_group_settings_writes_those_that_it_assume
         await set_visibility(client, 7)
         await client.hset(KEYS.settings, "policy", "in-place")
         await wait_until(lambda: goes_by(worker) == 7, "it has looked again")
-        assert worker.process is not None
-        membership = worker.process._context.membership
+        membership = process_of(worker)._context.membership
         await wait_until(lambda: membership.group_settings.redelivery is Redelivery.IN_PLACE, "and gives back so")
 
 
 async def test_a_joining_that_failed_is_tried_again_soon(server: RedisServer, client: Redis) -> None:
     worker = make_worker(server.url, accept, visibility_timeout=30, **SELDOM)
     async with running(worker):
-        assert worker.process is not None
         await client.delete(KEYS.settings)
         await client.set(KEYS.settings, "in the way")
-        worker.process._context.membership.join_again()
+        process_of(worker)._context.membership.join_again()
 
         async def has_failed() -> bool:
             calls: Any = await client.info("errorstats")
@@ -64,33 +59,28 @@ async def test_a_joining_that_failed_is_tried_again_soon(server: RedisServer, cl
 
 
 @extending
-async def test_a_refused_extension_has_the_worker_look_at_the_group_settings(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_rejected_extension_makes_the_worker_read_the_settings(server: RedisServer, client: Redis) -> None:
     handler = Holding()
     worker = make_worker(server.url, handler, visibility_timeout=3_600, **SELDOM)
     [job] = await enqueue(client, 1)
     async with running(worker):
-        await wait_until(lambda: handler.started, "it runs")
+        await handler.has_started()
         await set_visibility(client, 900)
         await steal(client, job)
         await wait_until(lambda: goes_by(worker) == 900, "the worker knows better")
         handler.gate.set()
 
 
-async def test_all_that_is_in_hand_is_extended_at_once_where_the_timeout_becomes_shorter(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_shorter_timeout_extends_all_deliveries_at_once(server: RedisServer, client: Redis) -> None:
     handler = Holding()
     worker = make_worker(server.url, handler, visibility_timeout=3_600, **SELDOM)
     jobs = await enqueue(client, 1, 2, 3)
     async with running(worker):
-        await wait_until(lambda: len(handler.started) == 3, "all run")
-        assert worker.process is not None
-        for held in worker.process.in_hand()[:2]:
+        await handler.has_started(3)
+        for held in process_of(worker).in_hand()[:2]:
             held.proven = held.proven - 600  # which is soon enough by the timeout that the worker knows
         await set_visibility(client, 900)
-        worker.process._context.membership.join_again()
+        process_of(worker)._context.membership.join_again()
 
         await wait_until(
             lambda: sorted(set(extensions())) == jobs,

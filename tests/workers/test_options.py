@@ -60,9 +60,7 @@ UNSET = {"some_name": None, "count": None, "wait": None, "colour": None, "quiet"
         (["--config", "x.toml"], {"config": Path("x.toml")}),
     ],
 )
-def test_each_field_has_a_flag_and_those_that_are_not_given_are_none(
-    arguments: list[str], given: dict[str, Any]
-) -> None:
+def test_each_field_has_a_flag_that_is_none_by_default(arguments: list[str], given: dict[str, Any]) -> None:
     assert invoke(*arguments)[0] == UNSET | given
 
 
@@ -108,9 +106,7 @@ def test_no_setting_of_a_process_is_without_flag_and_description(kind: type[Sett
         ),
     ],
 )
-def test_our_errors_end_the_command_with_their_sentence(
-    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_our_errors_end_the_command_in_words(error: Exception, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended, errors_as_sentences():
         raise error
 

@@ -97,7 +97,7 @@ async def test_an_enqueued_job_has_the_id_that_its_producer_gets(orders: AProduc
     ],
     ids=["kinds", "duplicates", "trace context", "none"],
 )
-async def test_fields_arrive_as_they_were_given(
+async def test_fields_arrive_unchanged(
     orders: AProducer, client: Redis, fields: Fields, words: list[str | bytes]
 ) -> None:
     await orders.enqueue(fields, job_id="j")
@@ -113,9 +113,7 @@ async def test_a_job_may_ask_for_its_own_times(orders: AProducer, client: Redis)
     ]
 
 
-async def test_many_jobs_keep_their_order_over_many_calls(
-    orders: AProducer, client: Redis, server: RedisServer
-) -> None:
+async def test_jobs_keep_their_order_over_many_calls(orders: AProducer, client: Redis, server: RedisServer) -> None:
     jobs: list[NewJob | Fields] = [{"n": n} for n in range(2 * CALL_JOBS + 1)]
     server.command("CONFIG", "RESETSTAT")
     ids = await orders.enqueue_many(jobs)
@@ -163,7 +161,7 @@ async def test_jobs_of_one_call_may_differ_in_everything(orders: AProducer, clie
         ({"fields": {}, "visibility_timeout": 1e12}, "visibility_timeout cannot be"),
     ],
 )
-async def test_what_cannot_be_a_job_is_refused_with_a_sentence_before_any_call(
+async def test_impossible_jobs_are_rejected_before_any_call(
     make: Make, arguments: dict[str, Any], sentence: str
 ) -> None:
     async with make("orders", NOWHERE) as orders:
@@ -339,9 +337,7 @@ async def _only_id(client: Redis) -> str:
     return str(state["orders"]["entries"][0][-1])
 
 
-async def test_a_lost_reply_to_many_jobs_makes_none_of_them_twice(
-    server: RedisServer, client: Redis, proxy: StartProxy, make: Make
-) -> None:
+async def test_a_lost_reply_doubles_no_job(server: RedisServer, client: Redis, proxy: StartProxy, make: Make) -> None:
     through = await proxy(server)
     await client.script_load(ENQUEUE.source)
     drops = [through.drop_reply(runs(ENQUEUE)) for _ in range(2)]
@@ -351,9 +347,7 @@ async def test_a_lost_reply_to_many_jobs_makes_none_of_them_twice(
     assert await jobs_there(client) == 50
 
 
-async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_a_job_sent_in_an_outage_is_enqueued_later(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     through = await proxy(server)
     async with Producer("orders", through.url) as orders, anyio.create_task_group() as tasks:
         await orders.enqueue({"n": 1})

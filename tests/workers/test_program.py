@@ -63,9 +63,7 @@ def test_a_worker_is_found_by_module_and_name(tmp_path: Path, target: str, group
         ),
     ],
 )
-def test_what_is_wrong_with_a_program_is_said_in_a_sentence(
-    tmp_path: Path, target: str, text: str, sentence: str
-) -> None:
+def test_a_broken_program_is_reported_in_a_sentence(tmp_path: Path, target: str, text: str, sentence: str) -> None:
     write(tmp_path, "program_of_test", text)
 
     with pytest.raises(ConfigurationError, match=sentence):

@@ -8,6 +8,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Holding,
     Runs,
     accept,
     blocked,
@@ -16,6 +17,8 @@ from tests.workers.scene import (
     key_of,
     make_worker,
     pending_of,
+    process_of,
+    reports_of,
     running,
     wait_for_settled,
 )
@@ -23,14 +26,11 @@ from workers import Job
 from workers.loop.in_flight import Source
 from workers.loop.reading import Planner
 from workers.protocol.connection import commands_client
-from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_batch_whose_reply_was_lost_is_run_and_not_counted(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_a_lost_batch_is_run_and_not_counted(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     through = await proxy(server)
     seen = Runs()
     await enqueue(client, *range(5))
@@ -46,9 +46,7 @@ async def test_a_batch_whose_reply_was_lost_is_run_and_not_counted(
 
 
 @pytest.mark.parametrize("recovery", ["reaper", "embedded"])
-async def test_a_server_that_lets_out_no_large_reply_is_asked_for_smaller_ones(
-    start_server: StartServer, recovery: str
-) -> None:
+async def test_a_server_without_large_replies_is_asked_for_small_ones(start_server: StartServer, recovery: str) -> None:
     """It hangs up on whoever asked, and what it handed out is ours: asked for again as it was, it never arrived."""
     limited = start_server()
     limited.command("CONFIG", "SET", "client-output-buffer-limit", "normal 307200 0 0")
@@ -64,13 +62,8 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
     server: RedisServer, client: Redis, proxy: StartProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     through = await proxy(server)
-    reports: list[Report] = []
     worker = make_worker(through.url, accept)
-
-    @worker.on("error")
-    async def note(report: Report) -> None:
-        reports.append(report)
-
+    reports = reports_of(worker, "error")
     async with running(worker):
         await through.cut()
         await wait_until(lambda: reports, "the outage is reported")
@@ -83,11 +76,10 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
     assert caplog.text.count("Redis answers again") == 1
 
 
-async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(server: RedisServer, client: Redis) -> None:
+async def test_a_worker_that_was_cut_off_connects_all_its_parts_at_once(server: RedisServer, client: Redis) -> None:
     """Later, the server may take nobody any more (seed 17761)."""
     async with running(make_worker(server.url, accept, refresh_s=3_600, visibility_timeout=600)) as worker:
-        process = worker.process
-        assert process is not None
+        process = process_of(worker)
         joins = process._context.membership.joins
         await client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         await wait_until(lambda: process._context.membership.joins > joins, "it has joined again")
@@ -97,18 +89,13 @@ async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(server: 
 
 async def test_a_restarted_server_is_found_again(start_server: StartServer) -> None:
     server = start_server(appendonly="yes", appendfsync="always")
-    started, go = anyio.Event(), anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        started.set()
-        await go.wait()
-
+    handler = Holding()
     async with commands_client(server.url) as client:
         await enqueue(client, 1)
-        async with running(make_worker(server.url, handle)) as worker:
-            await started.wait()
+        async with running(make_worker(server.url, handler)) as worker:
+            await handler.has_started()
             await anyio.to_thread.run_sync(server.restart)
-            go.set()
+            handler.gate.set()
             await enqueue(client, 2)
             await wait_for_settled(worker, 2)
 

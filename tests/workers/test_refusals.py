@@ -4,7 +4,6 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import anyio
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -17,7 +16,18 @@ from reaper.operations.acl import Role, rules_of
 from tests.support.knobs import hurry
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.scene import KEYS, accept, enqueue, make_worker, pending_of, running, wait_for_settled
+from tests.workers.scene import (
+    KEYS,
+    Holding,
+    Runs,
+    accept,
+    enqueue,
+    make_worker,
+    pending_of,
+    process_of,
+    running,
+    wait_for_settled,
+)
 from workers import Job, Reject
 from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.calls.moves import Moves
@@ -70,25 +80,19 @@ def noted_pauses(monkeypatch: pytest.MonkeyPatch, module: str) -> list[int]:
 async def test_acknowledgements_wait_until_the_right_is_given_back(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, jobs: int
 ) -> None:
-    runs: list[str] = []
-    done = anyio.Event()
-
-    async def handle(job: Job) -> None:
-        runs.append(job.id)
-        await done.wait()
-
+    handler = Holding()
     await enqueue(client, *range(jobs))
-    async with running(make_worker(await restrict(client, server), handle)) as worker:
-        await wait_until(lambda: len(runs) == jobs, "all run")
+    async with running(make_worker(await restrict(client, server), handler)) as worker:
+        await handler.has_started(jobs)
         await change_rights(client, "-xack")
-        done.set()
+        handler.gate.set()
         await wait_until(lambda: errors_in(caplog, "Redis rejects a call", "settling"), "it is told")
         await wait_until(lambda: worker.process and worker.process._settlements._failures >= 3, "it is tried again")
         assert (worker.counts.held, worker.counts.acked) == (0, 0)
         await change_rights(client, "+xack")
         await wait_for_settled(worker, jobs)
 
-    assert (worker.counts.acked, worker.counts.held, len(runs)) == (jobs, 0, jobs)
+    assert (worker.counts.acked, worker.counts.held, len(handler.started)) == (jobs, 0, jobs)
     assert len(errors_in(caplog, "Redis rejects a call", "settling")) == 1
     assert await pending_of(client) == []
 
@@ -170,16 +174,11 @@ async def test_an_extension_that_extends_nothing_does_not_say_that_extending_wor
 ) -> None:
     """As where all that could not be extended has been recovered meanwhile."""
     failures = noted_pauses(monkeypatch, "workers.loop.heartbeat")
-    started, done = anyio.Event(), anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        started.set()
-        await done.wait()
-
+    handler = Holding()
     hurry(monkeypatch.setattr)
     [job_id] = await enqueue(client, 1)
-    async with running(make_worker(await restrict(client, server), handle, visibility_timeout=3_600)):
-        await started.wait()
+    async with running(make_worker(await restrict(client, server), handler, visibility_timeout=3_600)):
+        await handler.has_started()
         await change_rights(client, "-xclaim")
         await wait_until(
             lambda: errors_in(caplog, "Redis rejects a call", "sending heartbeats"), "extending is refused"
@@ -192,7 +191,7 @@ async def test_an_extension_that_extends_nothing_does_not_say_that_extending_wor
         await wait_until(
             lambda: errors_in(caplog, "Redis answers again", 'part="sending heartbeats"', "rejected_s="), "it works"
         )
-        done.set()
+        handler.gate.set()
 
 
 # ---- everything else goes on
@@ -203,22 +202,17 @@ async def test_a_worker_that_may_not_adopt_reads_on(
 ) -> None:
     """As with the rules of an older version, when a script has gained a key."""
     monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.02)
-    ran: list[str] = []
-
-    async def handle(job: Job) -> None:
-        ran.append(job.id)
-
+    ran = Runs()
     url = await restrict(client, server)
     words = [word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words if "quarantine" not in word]
     await change_rights(client, "reset", "on", ">p", *words)
-    async with running(make_worker(url, handle, refresh_s=0.05)) as worker:
-        membership = worker.process._context.membership  # type: ignore[union-attr]
+    async with running(make_worker(url, ran, refresh_s=0.05)) as worker:
+        membership = process_of(worker)._context.membership
         joins = membership.joins
         await wait_until(lambda: membership.joins >= joins + 3, "stock was to be taken three times")
         await enqueue(client, 1, 2, 3)
         await wait_until(lambda: len(ran) == 3, "what is new is run")
-        assert worker.process
-        assert any("adopting" in why for why in worker.process.refusals)
+        assert any("adopting" in why for why in process_of(worker).refusals)
         await change_rights(client, f"~{KEYS.quarantine}")
         await wait_for_settled(worker, 3)
     assert len(errors_in(caplog, "Redis rejects a call", "adopting")) == 1
@@ -229,20 +223,15 @@ async def test_an_embedded_worker_that_may_not_claim_reads_on(
 ) -> None:
     monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.02)
     hurry(monkeypatch.setattr)
-    ran: list[str] = []
-
-    async def handle(job: Job) -> None:
-        ran.append(job.id)
-
+    ran = Runs()
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
     await enqueue(client, 0)
     await client.xreadgroup(KEYS.group, "gone", {KEYS.stream: ">"})
     [(entry, _, _)] = await pending_of(client)
     await client.execute_command("XCLAIM", KEYS.stream, KEYS.group, "gone", 0, entry, "IDLE", 7_200_000, "JUSTID")
     url = await restrict(client, server, mode=RecoveryMode.EMBEDDED)
-    async with running(make_worker(url, handle, recovery="embedded", visibility_timeout=3_600)) as worker:
-        assert worker.process
-        process = worker.process
+    async with running(make_worker(url, ran, recovery="embedded", visibility_timeout=3_600)) as worker:
+        process = process_of(worker)
         await change_rights(client, "-xclaim")
         await wait_until(lambda: any("recovering" in why for why in process.refusals), "recovery is refused")
         await enqueue(client, 1, 2, 3)
@@ -268,8 +257,7 @@ async def test_a_call_that_was_rejected_is_no_obstacle_any_more_once_a_reaper_ma
     hurry(monkeypatch.setattr)
     monkeypatch.setattr(GroupMoves, call, reject)
     async with running(make_worker(server.url, accept, recovery="embedded", refresh_s=0.05)) as worker:
-        process = worker.process
-        assert process is not None
+        process = process_of(worker)
         await wait_until(lambda: process.refusals, f"{part} is rejected")
         await client.set(KEYS.lease, "replica.nonce@60000", px=60_000)
         await client.hset(KEYS.settings, "recovery", "reaper")
@@ -297,23 +285,18 @@ async def test_a_right_that_is_given_back_when_nothing_is_in_hand_is_noticed_all
 ) -> None:
     """Otherwise the worker is not ready until its next job, and gets no job while it is not ready."""
     hurry(monkeypatch.setattr)
-    done = anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        await done.wait()
-
+    handler = Holding()
     await enqueue(client, 1)
     url = await restrict(client, server)
-    async with running(make_worker(url, handle, visibility_timeout=1, journal=False)) as worker:
-        await wait_until(lambda: worker.process and worker.process.in_hand(), "it runs")
+    async with running(make_worker(url, handler, visibility_timeout=1, journal=False)) as worker:
+        await handler.has_started()
         await change_rights(client, f"-{right}")
         await wait_until(lambda: errors_in(caplog, "Redis rejects a call", "sending heartbeats"), "it is told")
-        done.set()
+        handler.gate.set()
         if right == "xclaim":  # the settling client needs the other one
             await wait_for_settled(worker, 1)
         await change_rights(client, f"+{right}")
-        process = worker.process
-        assert process is not None
+        process = process_of(worker)
         await wait_until(lambda: not process.refusals, "it is ready again")
         await wait_for_settled(worker, 1)
     assert errors_in(caplog, "Redis answers again", 'part="sending heartbeats"', "rejected_s=")

@@ -45,9 +45,7 @@ def test_the_name_is_the_configured_one_or_that_of_the_host() -> None:
     assert load().base_name
 
 
-def test_flags_beat_the_environment_beats_the_file_beats_arguments_beats_defaults(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_flags_beat_variables_beat_files_beat_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "worker.toml"
     file.write_text("concurrency = 3\njournal_maxlen = 300\ndrain_timeout = 3\n")
     monkeypatch.setenv("REAPER_CONCURRENCY", "2")

@@ -5,19 +5,21 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.conftest import StartProxy
-from tests.support.patience import PATIENCE_S
 from tests.support.proxy import runs
 from tests.support.resp import Request
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Holding,
     accept,
     enqueue,
     event_names,
     make_worker,
     number_of,
     pending_of,
+    process_of,
+    reports_of,
     running,
     wait_for_settled,
 )
@@ -26,7 +28,6 @@ from workers.loop import settlement
 from workers.loop.settlement import GATHER_BATCHES
 from workers.protocol.calls.moves import ACK, SETTLE
 from workers.protocol.scripts import Script
-from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
@@ -43,9 +44,7 @@ def acknowledged_by(words: Sequence[bytes]) -> list[bytes]:
 # ---- many in one call
 
 
-async def test_settlements_gather_while_a_call_is_under_way(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_settlements_gather_during_a_call(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     await client.script_load(ACK.source)
     through = await proxy(server)
     calls: list[Request] = []
@@ -102,25 +101,14 @@ async def test_a_call_settles_no_more_than_the_batch(
 async def test_of_a_delivery_that_was_taken_away_an_ack_wins_and_any_other_verdict_is_told(
     server: RedisServer, client: Redis, verdict: object, refused: int
 ) -> None:
-    started, go = anyio.Event(), anyio.Event()
-    reports: list[Report] = []
-
-    async def handle(_job: Job) -> object:
-        started.set()
-        await go.wait()
-        return verdict
-
-    worker = make_worker(server.url, handle)
-
-    @worker.on("refused")
-    async def note(report: Report) -> None:
-        reports.append(report)
-
+    handler = Holding(verdict)
+    worker = make_worker(server.url, handler)
+    reports = reports_of(worker, "refused")
     [job_id] = await enqueue(client, 1)
     async with running(worker):
-        await started.wait()
+        await handler.has_started()
         await client.xclaim(KEYS.stream, KEYS.group, "somebody", 0, [job_id])
-        go.set()
+        handler.gate.set()
         await wait_for_settled(worker, 1)
 
     assert (worker.counts.acked, worker.counts.refused, len(reports)) == (1 - refused, refused, refused)
@@ -130,19 +118,13 @@ async def test_of_a_delivery_that_was_taken_away_an_ack_wins_and_any_other_verdi
 async def test_when_the_group_is_destroyed_settlements_are_refused_and_work_goes_on(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    started, go = anyio.Event(), anyio.Event()
-
-    async def handle(job: Job) -> None:
-        if job.deliveries == 1 and not go.is_set():
-            started.set()
-            await go.wait()
-
+    handler = Holding()
     await enqueue(client, 1)
-    async with running(make_worker(server.url, handle, group_start="$", concurrency=1)) as worker:
+    async with running(make_worker(server.url, handler, group_start="$", concurrency=1)) as worker:
         await enqueue(client, 2)
-        await started.wait()
+        await handler.has_started()
         await client.xgroup_destroy(KEYS.stream, KEYS.group)
-        go.set()
+        handler.gate.set()
         await wait_for_settled(worker, 1)
         await wait_until(
             lambda: (
@@ -193,29 +175,18 @@ async def is_clean(client: Redis) -> bool:
     return bool(group["pending"] == 0 and group["last-delivered-id"] == last)
 
 
-async def test_a_call_that_was_not_allowed_has_done_nothing_and_of_what_vanished_meanwhile_it_is_told(
-    server: RedisServer, client: Redis
-) -> None:
-    go, failing = anyio.Event(), anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        await go.wait()
-
+async def test_a_denied_call_settles_nothing_and_a_vanished_job_is_rejected(server: RedisServer, client: Redis) -> None:
+    handler = Holding()
     await client.execute_command("ACL", "SETUSER", "w", "reset", "on", ">p", "~*", "&*", "+@all")
-    worker = make_worker(server.url.replace("//", "//w:p@"), handle, visibility_timeout=600, recovery="embedded")
-
-    @worker.on("error")
-    async def note(_report: Report) -> None:
-        failing.set()
-
+    worker = make_worker(server.url.replace("//", "//w:p@"), handler, visibility_timeout=600, recovery="embedded")
+    errors = reports_of(worker, "error")
     await enqueue(client, 1)
     try:
         async with running(worker):
-            await wait_until(lambda: pending_of(client), "it runs")
+            await handler.has_started()
             await client.execute_command("ACL", "SETUSER", "w", "-evalsha", "-eval")
-            go.set()
-            with anyio.fail_after(PATIENCE_S):
-                await failing.wait()
+            handler.gate.set()
+            await wait_until(lambda: errors, "the call is denied")
             await client.xgroup_delconsumer(KEYS.stream, KEYS.group, worker.consumer)
             await client.execute_command("ACL", "SETUSER", "w", "+evalsha", "+eval")
             await wait_for_settled(worker, 1)
@@ -224,9 +195,7 @@ async def test_a_call_that_was_not_allowed_has_done_nothing_and_of_what_vanished
     assert (worker.counts.acked, worker.counts.refused) == (0, 1)
 
 
-async def test_w2_a_call_without_an_answer_is_sent_again_before_any_other(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_w2_an_unanswered_call_is_sent_again_first(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     """Acks come first otherwise."""
     for script in (ACK, SETTLE):
         await client.script_load(script.source)
@@ -253,9 +222,7 @@ async def test_w2_a_call_without_an_answer_is_sent_again_before_any_other(
     assert (worker.counts.acked, worker.counts.refused) == (1, 0)
 
 
-async def test_w2_a_later_verdict_is_no_part_of_a_call_that_is_sent_again(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_w2_a_repeated_call_has_no_later_verdict(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     await client.script_load(ACK.source)
     through, go = await proxy(server), anyio.Event()
 
@@ -294,8 +261,7 @@ async def test_verdicts_that_gather_in_an_outage_are_bounded_and_settled_after_i
     async with running(make_worker(through.url, handle, concurrency=10)) as worker:
         await held.wait()
         # So many results may gather. Then no job begins, and ten more wait for their slots.
-        assert worker.process is not None
-        in_hand = worker.process.in_hand
+        in_hand = process_of(worker).in_hand
         await wait_until(lambda: len(in_hand()) == gathered + 10, "the slots are full")
         assert len(ran) == gathered
         assert len(await pending_of(client)) == gathered + 10

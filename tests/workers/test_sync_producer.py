@@ -65,9 +65,7 @@ def test_any_number_of_threads_may_use_one(server: RedisServer, orders: SyncProd
     assert sorted(ids_in(server)) == sorted([*ids, "one"])
 
 
-async def test_a_lost_reply_in_one_thread_disturbs_no_other(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
+async def test_a_lost_reply_disturbs_no_other_thread(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     """It has idle connections dropped, while other threads take them."""
     through = await proxy(server)
     await client.script_load(ENQUEUE.source)
@@ -84,7 +82,7 @@ async def test_a_lost_reply_in_one_thread_disturbs_no_other(
     assert len(ids) == 80
 
 
-async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
+async def test_a_job_sent_in_an_outage_is_enqueued_later(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start_server()
@@ -138,7 +136,7 @@ async def test_after_a_fork_each_process_has_connections_of_its_own(server: Redi
     assert sorted(ids_in(server)) == sorted(ids)
 
 
-def test_it_keeps_its_connections_while_the_server_takes_no_more_clients(
+def test_it_keeps_its_connections_while_the_server_is_full(
     orders: SyncProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors, run = [RedisConnectionError("max number of clients reached")], ENQUEUE.run_blocking

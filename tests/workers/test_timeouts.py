@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.workers.scene import (
+    Holding,
     add,
     dead_letters,
     enqueue,
@@ -56,7 +57,7 @@ async def test_w1_a_job_over_its_timeout_has_failed_and_runs_again_however_its_h
     assert await event_names(client) == ["nacked", "acked"]
 
 
-async def test_a_timeout_of_the_jobs_own_is_kept_by_its_copies_and_named_by_its_dead_letter(
+async def test_copies_keep_the_timeout_of_the_job_and_a_dead_letter_names_it(
     server: RedisServer, client: Redis
 ) -> None:
     await add(client, {"n": 1, "reaper.timeout_ms": 50})
@@ -70,26 +71,21 @@ async def test_a_timeout_of_the_jobs_own_is_kept_by_its_copies_and_named_by_its_
 
 
 async def test_a_job_may_ask_for_a_timeout_of_its_own(server: RedisServer, client: Redis) -> None:
-    timeouts = {}
-    go = anyio.Event()
-
-    async def handle(job: Job) -> None:
-        timeouts[number_of(job)] = job.timeout
-        await go.wait()
-
+    handler = Holding()
     await add(client, {"n": 1, "reaper.timeout_ms": 50})
     await add(client, {"n": 2, "reaper.timeout_ms": 3_600_000})
     await add(client, {"n": 3, "reaper.timeout_ms": "soon"})
-    async with running(make_worker(server.url, handle, max_deliveries=1)) as worker:
+    async with running(make_worker(server.url, handler, max_deliveries=1)) as worker:
         await wait_for_settled(worker, 1)
-        go.set()
+        handler.gate.set()
         await wait_for_settled(worker, 3)
 
+    timeouts = {number_of(job): job.timeout for job in handler.started}
     assert timeouts == {1: timedelta(milliseconds=50), 2: timedelta(hours=1), 3: None}
     assert (worker.counts.dead_lettered, worker.counts.acked) == (1, 2)
 
 
-async def test_what_follows_in_the_same_runner_is_not_cancelled(server: RedisServer, client: Redis) -> None:
+async def test_the_next_job_of_the_same_runner_is_not_cancelled(server: RedisServer, client: Redis) -> None:
     async def handle(job: Job) -> None:
         if number_of(job) % 5 == 0:
             await anyio.sleep_forever()

@@ -14,8 +14,18 @@ from tests.support.patience import PATIENCE_S
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.extending import Holding, extending
-from tests.workers.scene import KEYS, enqueue, event_names, make_worker, number_of, pending_of, running
+from tests.workers.extending import extending
+from tests.workers.scene import (
+    KEYS,
+    Holding,
+    enqueue,
+    event_names,
+    make_worker,
+    number_of,
+    pending_of,
+    process_of,
+    running,
+)
 from workers import Job, Worker
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.in_flight import Delivery, Interruption
@@ -60,14 +70,14 @@ async def holds(client: Redis, worker: Worker, number: int) -> bool:
 @CASES
 @extending
 @pytest.mark.parametrize("how", ["consumer", "group"])
-async def test_what_runs_goes_on_is_pending_again_and_is_acknowledged(
+async def test_a_running_job_goes_on_is_pending_again_and_is_acknowledged(
     server: RedisServer, client: Redis, how: str, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     handler = Holding()
     worker = make_worker(server.url, handler, **(SETTINGS | changes), refresh_s=0.1)
     await enqueue(client, 1, 2, 3)
     async with running(worker):
-        await wait_until(lambda: len(handler.started) == 3, "all run")
+        await handler.has_started(3)
         await client.hset(KEYS.settings, "last_id", handler.started[-1].entry_id)  # as housekeeping does
         await vanish(client, worker, how)
         await wait_until(lambda: holds(client, worker, 3), "all are held again")
@@ -84,14 +94,13 @@ async def test_what_runs_goes_on_is_pending_again_and_is_acknowledged(
 
 def joined_since(worker: Worker) -> Callable[[], bool]:
     """Return a question whether the worker has joined its group once more, and found no retry stream."""
-    assert worker.process is not None
-    membership = worker.process._context.membership
+    membership = process_of(worker)._context.membership
     joins = membership.joins
     return lambda: membership.joins > joins and membership.sources == (membership.main,)
 
 
 @pytest.mark.parametrize("how", ["del", "flushall"])
-async def test_what_came_from_a_retry_stream_that_was_deleted_is_settled_by_nobody_and_keeps_nobody(
+async def test_a_job_of_a_deleted_retry_stream_is_not_settled_and_blocks_no_other(
     server: RedisServer, client: Redis, how: str
 ) -> None:
     """Neither the verdicts that wait behind it, nor a worker that is to stop."""
@@ -99,7 +108,7 @@ async def test_what_came_from_a_retry_stream_that_was_deleted_is_settled_by_nobo
     await enqueue(client, 1, stream=KEYS.retry)
     worker = make_worker(server.url, handler, **SETTINGS)
     async with running(worker):
-        await wait_until(lambda: len(handler.started) == 1, "it runs")
+        await handler.has_started()
         gone = joined_since(worker)
         await client.execute_command(*(("DEL", KEYS.retry) if how == "del" else ("FLUSHALL",)))
         await wait_until(gone, "it has found that out")
@@ -107,19 +116,16 @@ async def test_what_came_from_a_retry_stream_that_was_deleted_is_settled_by_nobo
         await wait_until(lambda: worker.counts.refused == 1, "it is nobody's")
         await enqueue(client, 2)
         await wait_until(lambda: worker.counts.acked == 1, "the stream is read")
-        assert worker.process is not None
-        assert worker.process.in_hand() == []
+        assert process_of(worker).in_hand() == []
 
 
 @extending
-async def test_what_came_from_a_retry_stream_that_was_deleted_is_taken_from_its_handler(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_job_of_a_deleted_retry_stream_is_taken_from_its_handler(server: RedisServer, client: Redis) -> None:
     handler = Holding()
     await enqueue(client, 1, stream=KEYS.retry)
     worker = make_worker(server.url, handler, **SETTINGS)
     async with running(worker):
-        await wait_until(lambda: len(handler.started) == 1, "it runs")
+        await handler.has_started()
         await client.delete(KEYS.retry)
         await wait_until(lambda: handler.ended == [(1, "cancelled")], "it is lost")
         await enqueue(client, 2)
@@ -141,7 +147,7 @@ class Asking:
         return []
 
 
-async def test_what_vanished_is_asked_for_again_where_no_answer_came(
+async def test_a_vanished_job_is_asked_for_again(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the next beat it would be too late, by some milliseconds (seed 710411)."""
@@ -158,10 +164,9 @@ async def test_what_vanished_is_asked_for_again_where_no_answer_came(
     worker = make_worker(server.url, handler, **SETTINGS)
     await enqueue(client, 1)
     async with running(worker):
-        await wait_until(lambda: len(handler.started) == 1, "it runs")
-        assert worker.process is not None
+        await handler.has_started()
         await client.xgroup_delconsumer(KEYS.stream, KEYS.group, worker.consumer)
-        worker.process._heartbeat._learn(worker.process.in_hand(), [HeartbeatAnswer.VANISHED], monotonic())
+        process_of(worker)._heartbeat._learn(process_of(worker).in_hand(), [HeartbeatAnswer.VANISHED], monotonic())
         await wait_until(lambda: pending_of(client), "it is ours again")
         handler.gate.set()
         await wait_until(lambda: worker.counts.acked == 1, "it is settled")
@@ -169,7 +174,7 @@ async def test_what_vanished_is_asked_for_again_where_no_answer_came(
 
 
 @pytest.mark.parametrize("lost_by", ["its new owner", "its timeout"])
-async def test_what_is_lost_between_its_end_and_the_answer_takes_nothing_else_with_it(
+async def test_a_job_lost_after_its_end_takes_no_other_with_it(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, lost_by: str
 ) -> None:
     """Its handler has ended and cannot be cancelled. A cancellation would end the worker itself, silently."""
@@ -177,11 +182,10 @@ async def test_what_is_lost_between_its_end_and_the_answer_takes_nothing_else_wi
     worker = make_worker(server.url, handler, **SETTINGS)
     await enqueue(client, 1)
     async with running(worker):
-        await wait_until(lambda: len(handler.started) == 1, "it runs")
+        await handler.has_started()
         await vanish(client, worker, "consumer")
-        assert worker.process is not None
-        (held,) = worker.process.in_hand()
-        worker.process._heartbeat._learn([held], [HeartbeatAnswer.VANISHED], monotonic())
+        (held,) = process_of(worker).in_hand()
+        process_of(worker)._heartbeat._learn([held], [HeartbeatAnswer.VANISHED], monotonic())
         with anyio.fail_after(PATIENCE_S):
             await asking.asked.wait()
         handler.gate.set()
@@ -191,7 +195,7 @@ async def test_what_is_lost_between_its_end_and_the_answer_takes_nothing_else_wi
         asking.answered.set()
         await enqueue(client, 2)
         await wait_until(lambda: (2, "done") in handler.ended, "the worker goes on")
-        assert not worker.process.obstacles()
+        assert not process_of(worker).obstacles()
 
 
 async def acknowledged(client: Redis) -> list[str]:
@@ -253,7 +257,7 @@ async def test_w6_a_job_that_ends_while_it_is_held_again_is_settled_afterwards(
     worker = make_worker(server.url, handler, **SETTINGS, refresh_s=0.1)
     [first] = await enqueue(client, 1)
     async with running(worker):
-        await wait_until(lambda: len(handler.started) == 1, "it runs")
+        await handler.has_started()
         await vanish(client, worker, "consumer")
         with anyio.fail_after(PATIENCE_S):
             await asked.wait()
@@ -276,10 +280,10 @@ async def test_a_worker_that_ends_unasked_says_so(server: RedisServer) -> None:
     worker = make_worker(server.url, Holding(), **SETTINGS)
 
     async def cancel_its_tasks() -> None:
-        await wait_until(lambda: worker.process is not None and not worker.process.obstacles(), "it works")
-        assert worker.process is not None
-        assert worker.process._slots._guard is not None
-        worker.process._slots._guard.cancel()
+        await wait_until(lambda: worker.process is not None and not process_of(worker).obstacles(), "it works")
+        guard = process_of(worker)._slots._guard
+        assert guard is not None
+        guard.cancel()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(cancel_its_tasks)

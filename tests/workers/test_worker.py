@@ -12,6 +12,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    Holding,
     Runs,
     accept,
     blocked,
@@ -24,6 +25,7 @@ from tests.workers.scene import (
     make_worker,
     number_of,
     pending_of,
+    reports_of,
     running,
     wait_for_settled,
 )
@@ -45,9 +47,7 @@ async def give_back(_job: Job) -> None:
 # ---- the end of a job
 
 
-async def test_jobs_that_were_there_before_the_group_are_run_and_acknowledged(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_jobs_from_before_the_group_are_run_and_acknowledged(server: RedisServer, client: Redis) -> None:
     ran = Runs()
     await enqueue(client, *range(200))
     async with running(make_worker(server.url, ran)) as worker:
@@ -59,9 +59,7 @@ async def test_jobs_that_were_there_before_the_group_are_run_and_acknowledged(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_job_given_back_runs_again_until_its_deliveries_are_used_up(
-    server: RedisServer, client: Redis, policy: str
-) -> None:
+async def test_a_failing_job_uses_its_deliveries_up(server: RedisServer, client: Redis, policy: str) -> None:
     deliveries = []
 
     async def handle(job: Job) -> None:
@@ -80,7 +78,7 @@ async def test_a_job_given_back_runs_again_until_its_deliveries_are_used_up(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_fields_reach_every_delivery_and_the_dead_letter_byte_for_byte(
+async def test_fields_reach_deliveries_and_dead_letters_unchanged(
     server: RedisServer, client: Redis, policy: str
 ) -> None:
     pairs = [(b"\xff\x00", b"\r\n"), (b"a", b"1"), (b"", b"\xc3("), (b"a", b"2"), (b"a", b"1")]
@@ -103,17 +101,12 @@ async def test_fields_reach_every_delivery_and_the_dead_letter_byte_for_byte(
 async def test_a_rejected_job_is_a_dead_letter_at_once_with_a_report_and_a_log_line(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reports: list[Report] = []
 
     async def handle(_job: Job) -> None:
         raise Reject("malformed")
 
     worker = make_worker(server.url, handle)
-
-    @worker.on("dead_lettered")
-    async def note(report: Report) -> None:
-        reports.append(report)
-
+    reports = reports_of(worker, "dead_lettered")
     [job_id] = await enqueue(client, 1)
     async with running(worker):
         await wait_until(lambda: reports, "the dead letter is reported")
@@ -162,29 +155,16 @@ async def test_plain_functions_run_in_threads_as_many_as_there_are_slots(server:
     assert worker.counts.acked == 4
 
 
-async def test_no_more_jobs_run_at_once_than_there_are_slots_and_no_more_are_read(
-    server: RedisServer, client: Redis
-) -> None:
-    running_now: set[int] = set()
-    most = 0
-    go = anyio.Event()
-
-    async def handle(job: Job) -> None:
-        nonlocal most
-        running_now.add(number_of(job))
-        most = max(most, len(running_now))
-        await go.wait()
-        running_now.discard(number_of(job))
-
+async def test_no_more_jobs_are_read_and_run_than_there_are_slots(server: RedisServer, client: Redis) -> None:
+    handler = Holding()
     await enqueue(client, *range(10))
-    async with running(make_worker(server.url, handle, concurrency=3)) as worker:
-        await wait_until(lambda: len(running_now) == 3, "all slots are busy")
-
-        assert len(await pending_of(client)) == 3
-        go.set()
+    async with running(make_worker(server.url, handler, concurrency=3)) as worker:
+        await handler.has_started(3)
+        for _ in range(20):
+            await client.ping()
+        assert (len(handler.started), len(await pending_of(client))) == (3, 3)
+        handler.gate.set()
         await wait_for_settled(worker, 10)
-
-    assert most == 3
 
 
 # ---- the journal
@@ -293,9 +273,7 @@ async def test_the_group_settings_count_and_the_difference_is_loud(
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-async def test_settled_entries_are_deleted_on_request_unless_another_group_has_to_read_them(
-    server: RedisServer, client: Redis, groups: int
-) -> None:
+async def test_settled_entries_are_deleted_on_request(server: RedisServer, client: Redis, groups: int) -> None:
     if groups == 2:
         await client.xgroup_create(KEYS.stream, "audit", "0", mkstream=True)
     await enqueue(client, *range(10))
@@ -318,38 +296,28 @@ async def test_a_worker_that_ends_leaves_no_consumer_behind(server: RedisServer,
 
 
 async def test_two_processes_on_one_host_are_two_consumers(server: RedisServer, client: Redis) -> None:
-    started, go = [], anyio.Event()
-
-    async def handle(job: Job) -> None:
-        started.append(job.id)
-        await go.wait()
-
+    handler = Holding()
     await enqueue(client, 1, 2)
-    workers = [make_worker(server.url, handle, concurrency=1) for _ in range(2)]
+    workers = [make_worker(server.url, handler, concurrency=1) for _ in range(2)]
     async with running(*workers):
-        await wait_until(lambda: len(started) == 2, "each runs a job")
+        await handler.has_started(2)
         held = await pending_of(client)
-        go.set()
+        handler.gate.set()
 
     assert sorted(consumer for _, consumer, _ in held) == sorted(worker.consumer for worker in workers)
     assert {worker.consumer.rpartition(".")[0] for worker in workers} == {workers[0].settings.base_name}
 
 
 async def test_stopping_lets_running_jobs_end_and_reads_no_more(server: RedisServer, client: Redis) -> None:
-    started, go = anyio.Event(), anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        started.set()
-        await go.wait()
-
+    handler = Holding()
     await enqueue(client, 1)
-    async with running(make_worker(server.url, handle)) as worker:
-        await started.wait()
+    async with running(make_worker(server.url, handler)) as worker:
+        await handler.has_started()
         await wait_until(lambda: blocked(client), "the worker reads")
         worker.stop()
         await wait_until(lambda: none_blocked(client), "the worker has ended its read")
         await enqueue(client, 2)
-        go.set()
+        handler.gate.set()
 
     assert (worker.counts.acked, worker.counts.read) == (1, 1)
     assert await pending_of(client) == []

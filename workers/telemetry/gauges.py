@@ -18,7 +18,7 @@ from workers.telemetry.names import Attributes
 LOOK_INTERVAL_S = 10.0
 """How often the values are read."""
 
-OF_ITS_WORK = (instruments.REFUSES, instruments.UNDELIVERABLE)
+OF_ITS_WORK = (instruments.DISABLED, instruments.UNDELIVERABLE)
 """Gauges whose values are not in Redis. The process that recovers knows them from its work."""
 
 Known = Mapping[GroupKeys, Mapping[Gauge, float]]

@@ -75,15 +75,13 @@ PENDING_AGE = Gauge("reaper.pending.oldest_age", "s", "Idle time of the oldest p
 SCHEDULED = Gauge("reaper.scheduled", "{job}", "Jobs that wait for their time.")
 QUARANTINED = Gauge("reaper.quarantined", "{job}", "Quarantined jobs, and released ones that are not settled.")
 PAUSED = Gauge("reaper.recovery.paused", "{group}", "1 while an operator has paused recovery of the group.")
-REFUSES = Gauge(
-    "reaper.recovery.refuses", "{group}", "1 while the redelivery policy does not support the stream of the group."
-)
+DISABLED = Gauge("reaper.recovery.disabled", "{group}", "1 while recovery is disabled, for example by the layout.")
 UNDELIVERABLE = Gauge("reaper.undeliverable", "{delivery}", "Overdue deliveries that cannot be redelivered.")
 DEAD_LETTERS = Gauge("reaper.dead_letters", "{job}", "Dead letters that are kept.")
 REFUSED = Gauge("reaper.refused", "{part}", "Parts of the process whose calls Redis rejects now.")
 
 GAUGES = (
-    LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, RECOVERY_WAIT, PAUSED, REFUSES, UNDELIVERABLE, IN_FLIGHT, READY_AGE,
+    LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, RECOVERY_WAIT, PAUSED, DISABLED, UNDELIVERABLE, IN_FLIGHT, READY_AGE,
     PENDING_AGE, SCHEDULED, QUARANTINED, DEAD_LETTERS, REFUSED,
 )  # fmt: skip
 
