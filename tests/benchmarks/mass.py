@@ -3,8 +3,8 @@
 10,000 deliveries of a dead consumer fall due at about the same time. The handler does no work. Time runs from the first
 completion to the last, on the server's clock. It includes recovery, reading, running, settling and the journal. The
 bare loop is ``XAUTOCLAIM COUNT 100`` and ``XACK`` in redis-py. The worker has 200 slots, and fewer in the last row.
-An embedded worker claims for its free slots. The other jobs are copied, acknowledged, deleted and read again. In reaper
-mode, replica, server and worker share two cores.
+An embedded worker claims page after page for its free slots. While no slot is free, the jobs are copied, acknowledged,
+deleted and read again. In reaper mode, replica, server and worker share two cores.
 """
 
 from collections.abc import Sequence

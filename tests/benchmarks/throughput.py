@@ -3,7 +3,9 @@
 Two worker processes with 64 slots each wait on an empty stream. Then a script adds all jobs at once, and the clock runs
 until the last one is settled, with the journal at its default level. With a batch handler of 100 jobs, the workers have
 200 slots each. The bare loop is two processes with ``XREADGROUP COUNT 100`` and ``XACK`` in redis-py. On a machine with
-two cores the server and the workers share them, so the rate follows from the CPU time of all processes.
+two cores the server and the workers share them, so the rate follows from the CPU time of all processes. A script
+acknowledges each ID by itself, because ``XACK`` of many does not tell which ones it rejects. That takes the server
+0.34 µs a job.
 """
 
 import sys

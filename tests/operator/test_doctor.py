@@ -1,5 +1,7 @@
 """``reaper doctor``: each thing that is wrong is found and named; a sound service has no findings."""
 
+import shlex
+
 import pytest
 from redis.asyncio import Redis
 
@@ -103,3 +105,12 @@ async def test_trimming_what_was_never_delivered_is_found_where_redis_remembers(
     await _served(scene)
     await scene.client.xdel("orders", await scene.add())
     assert ("trimming" in await _checks(reaper)) == (server.version >= (7, 0))
+
+
+@pytest.mark.contract
+async def test_the_rights_to_read_are_enough(scene: Scene, server: RedisServer, reaper: Command) -> None:
+    await _served(scene)
+    printed = (await reaper("acl", "read-only", *PAIR)).out.splitlines()[1]
+    await scene.client.execute_command(*shlex.split(printed))
+    answer = await run_command(f"redis://read-only:PASSWORD@127.0.0.1:{server.port}/0", "doctor", *PAIR)
+    assert answer.code == 0, answer.err
