@@ -51,16 +51,6 @@ async def test_a_group_that_is_created_later_is_picked_up(server: RedisServer, c
     assert set(await case.recovered()) == set(jobs)
 
 
-async def test_a_group_that_is_destroyed_stays_so(case: Case) -> None:
-    async with holding(quick_settings(case.server)):
-        await case.enqueue(3)
-        await case.read()
-        await case.wait_for_report(lambda report: report.timers == 3, "the deliveries are watched")
-        await case.client.xgroup_destroy("orders", "billing")
-        await case.wait_for_report(lambda report: report.disabled == "no_group", "the group is missed")
-    assert await case.client.xinfo_groups("orders") == []
-
-
 async def _reports(case: Case, jobs: list[str]) -> bool:
     return sorted(event.job for event in await case.events(EventName.LOST_DELIVERY)) == jobs
 
@@ -165,18 +155,6 @@ async def _retries_can_be_read(case: Case) -> bool:
     return [group["name"] for group in groups] == [b"billing"]
 
 
-async def test_a_retry_stream_that_is_deleted_is_made_again(case: Case) -> None:
-    settings = quick_settings(case.server, redelivery="retry-stream", full_scan_interval=SELDOM)
-    async with holding(settings):
-        await wait_until(lambda: _retries_can_be_read(case), "the retry stream is made")
-        await case.wait_for_report(lambda report: report.last_full_scan_ms > 0, "it is watched")
-        await case.client.delete(case.keys.retry)
-        await wait_until(lambda: _retries_can_be_read(case), "the retry stream is made again")
-        jobs = await case.stalled(3)
-        assert sorted(await case.work_off(nothing_left)) == jobs
-    assert await case.violations() == []
-
-
 async def test_a_job_recovered_into_a_retry_stream_that_was_deleted_can_be_read(case: Case) -> None:
     settings = quick_settings(case.server, redelivery="retry-stream", full_scan_interval=SELDOM)
     async with holding(settings):
@@ -224,20 +202,6 @@ async def test_an_entry_deleted_while_it_was_pending_is_acknowledged_and_told_of
 
 async def _lost_payloads(case: Case) -> int:
     return int(await case.client.hget(case.keys.settings, "lost_payload") or 0)
-
-
-async def _all_are_lost(case: Case) -> bool:
-    return await _lost_payloads(case) == 1_000
-
-
-async def test_a_stream_trimmed_under_its_pending_entries_is_swept_once(case: Case) -> None:
-    await case.stalled(1_000)
-    await case.client.xtrim("orders", maxlen=0, approximate=False)
-    async with holding(quick_settings(case.server)):
-        await wait_until(lambda: _all_are_lost(case), "all losses are counted")
-        await case.wait_for_report(lambda report: report.timers == 0, "no timer is left")
-    assert len(await case.events(EventName.LOST_PAYLOAD)) == 1_000
-    assert await case.violations(finished=True) == []
 
 
 # ---- consumers

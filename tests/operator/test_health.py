@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reaper.operations.judgement import RECENT_MS, folded, judge, remarks, wrong
-from reaper.operations.state import Count, GroupState, Snapshot, SourceState, replica_of
+from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.reasons import ProblemKind
 from reaper.replicas import SCANNED, GroupReport, PatternCounts, Replica
 from reaper.settings import observers_of
@@ -151,17 +151,6 @@ def test_observers_hold_no_lease_and_that_is_no_problem() -> None:
     assert judge(replace(observed, groups=(replace(observed.groups[0], served_by="", report=None),))) == ()
 
 
-@pytest.mark.parametrize(
-    ("holder", "replica"),
-    [
-        ("host.de-7-a1.0fe9@10000", "host.de-7-a1"), ("offer:host-7-a1", "host-7-a1"), ("odd", "odd"),
-        ("a.b@x", "a.b@x"), ("", ""),
-    ],
-)  # fmt: skip
-def test_the_value_of_a_lease_names_its_replica(holder: str, replica: str) -> None:
-    assert replica_of(holder) == replica
-
-
 def test_of_groups_that_were_not_looked_at_the_replicas_say_how_many_are_ill() -> None:
     counts = PatternCounts(watched=9_000, held=8_998, problems={"disabled": 41, "overdue": 1})
     alice = a_replica("alice", at_ms=NOW, held=4_998, patterns={"orders:*": replace(counts, held=4_998)})
@@ -254,25 +243,9 @@ def test_the_first_scan_of_a_term_is_a_note_and_no_problem() -> None:
 WAITING = SourceState(exists=True, entries=2, ready=Count(2), oldest_ready_ms=40_000, consumers=1, last_read_ms=41_000)
 
 
+@pytest.mark.parametrize("where", ["main", "retry"])
 @pytest.mark.parametrize(
-    ("retry", "unread"),
-    [
-        (WAITING, True),
-        (replace(WAITING, last_read_ms=29_999), False),  # somebody reads, though others came before
-        (replace(WAITING, pending=1), False),  # somebody is at work, and may have no slot free
-        (replace(WAITING, oldest_ready_ms=30_000), False),  # within the visibility timeout
-        (replace(WAITING, consumers=0, last_read_ms=None), True),
-        (replace(WAITING, ready=Count(0), oldest_ready_ms=None), False),
-        (SourceState(exists=False, entries=2), True),  # no group reads it
-        (SourceState(), False),
-    ],
-)
-def test_retry_copies_that_nobody_reads_degrade(retry: SourceState, unread: bool) -> None:
-    assert _troubles(a_snapshot(retry=retry)) == ([ProblemKind.UNREAD] if unread else [])
-
-
-@pytest.mark.parametrize(
-    ("main", "unread"),
+    ("source", "unread"),
     [
         (WAITING, True),
         (replace(WAITING, consumers=0, last_read_ms=None), True),
@@ -282,9 +255,14 @@ def test_retry_copies_that_nobody_reads_degrade(retry: SourceState, unread: bool
         (replace(WAITING, ready=Count(0), oldest_ready_ms=None), False),
     ],
 )
-def test_jobs_that_wait_where_nobody_reads_degrade(main: SourceState, unread: bool) -> None:
-    assert _troubles(a_snapshot(main=main)) == ([ProblemKind.UNREAD] if unread else [])
-    assert _troubles(a_snapshot(main=main, visibility_ms=0)) == []
+def test_jobs_that_wait_where_nobody_reads_degrade(where: str, source: SourceState, unread: bool) -> None:
+    facts: dict[str, Any] = {where: source}
+    assert _troubles(a_snapshot(**facts)) == ([ProblemKind.UNREAD] if unread else [])
+
+
+def test_retry_copies_that_no_group_reads_degrade() -> None:
+    assert _troubles(a_snapshot(retry=SourceState(exists=False, entries=2))) == [ProblemKind.UNREAD]
+    assert _troubles(a_snapshot(retry=SourceState())) == []
 
 
 def test_every_problem_is_told() -> None:

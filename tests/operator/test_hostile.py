@@ -176,13 +176,6 @@ async def test_a_redrive_journals_the_reason_as_it_is(hostile: Scene, reaper: Co
     assert flat[flat.index(b"reason") + 1] == EVIL_BYTES
 
 
-async def test_the_forgotten_group_is_named_in_escapes(hostile: Scene, reaper: Command) -> None:
-    await hostile.client.delete(KEYS.replicas, hostile.keys.schedule, hostile.keys.lease)
-    answer = await reaper("groups", "forget", PAIR, "--yes")
-    assert (answer.code, answer.out.startswith("ord\\u202eers\\x9b2J")) == (0, True)
-    assert raw_characters(answer.out + answer.err) == set()
-
-
 async def test_questions_are_asked_as_escapes(hostile: Scene, reaper: Command) -> None:
     purge = await reaper("dead-letters", "delete", PAIR, "--all", typed="no\n")
     forget = await reaper("groups", "forget", PAIR, typed="n\n")
