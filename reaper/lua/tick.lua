@@ -3,7 +3,7 @@
 --
 -- KEYS[1] stream           orders                        stream
 -- KEYS[2] settings         {orders}:group:billing        hash
--- KEYS[3] journal          {orders}:journal              stream, named only: while a slot of a cluster moves, Redis denies a call that
+-- KEYS[3] journal          {orders}:journal              stream, named only: while a slot of a cluster moves, Redis rejects a call that
 --                          names a missing key. So each call that notes a beat names all keys of a heartbeat (extend.lua)
 -- KEYS[4] retry            {orders}:retry:billing        stream
 -- KEYS[5] lease            {orders}:lease:billing        string
