@@ -47,7 +47,7 @@ class GroupNotes:
     ) -> None:
         """``changed`` is called when disabled recovery or a pause begins or ends. It registers the replica.
 
-        All groups of a replica share ``logged_groups``, whose failures are logged. An outage adds `FEW_GROUPS` at most.
+        All groups of a replica share ``logged_groups``. An outage adds `FEW_GROUPS` at most.
         """
         self._logged_groups = set() if logged_groups is None else logged_groups
         self._logged_groups.discard(group.keys.pair)
