@@ -22,11 +22,10 @@ from tests.benchmarks import (
     idle,
     ingest,
     latency,
-    many_pairs,
+    many_groups,
     mass,
     overshoot,
     recover_calls,
-    recovery,
     report,
     round_trips,
     scan,
@@ -43,12 +42,11 @@ BENCHMARKS: dict[str, ModuleType] = {
         overshoot,
         crash,
         scan,
-        recovery,
         recover_calls,
         mass,
         schedule,
         failover,
-        many_pairs,
+        many_groups,
         throughput,
         latency,
         round_trips,
@@ -87,8 +85,6 @@ def _run(name: str, *, quick: bool) -> Chapter:
     started = time.monotonic()
     result = anyio.run(lambda: module.measure(quick=quick))
     click.echo(f"{terminal_table(result.rows)}\n({time.monotonic() - started:.0f} s)\n")
-    for breakdown in result.breakdowns:
-        click.echo("\n".join([breakdown.title, *(f"  {much:>8}  {what}" for what, much in breakdown.parts), ""]))
     return Chapter(name, result, machine, datetime.now(UTC).date(), PYTHON)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -118,17 +118,7 @@ def shown(value: float, unit: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Breakdown:
-    """The parts of the time, largest first."""
-
-    title: str
-    parts: tuple[tuple[str, str], ...]
-    """What, and how much (with its unit)."""
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """The result of one benchmark."""
 
     rows: tuple[Row, ...]
-    breakdowns: tuple[Breakdown, ...] = field(default=())

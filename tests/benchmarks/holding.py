@@ -1,14 +1,12 @@
 """The holder of a group's lease and the begin of its term, from the lease, heartbeats and the journal."""
 
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
 from reaper.replicas import GroupReport, Replica
-from tests.benchmarks.streams import server_ms
 from tests.support.processes import Running
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName
@@ -17,7 +15,6 @@ from workers.protocol.messages import entry_ms, pair_up, text
 
 NAMESPACE = namespace_keys("reaper")
 TIMEOUT_S = 60.0
-HELD_MS = 60_000
 _PROCESS_ID = re.compile(r"-(\d+)-\w+\.\w+@\d+$")
 
 
@@ -62,17 +59,6 @@ async def until_held(client: Redis, keys: GroupKeys) -> None:
         return bool(_PROCESS_ID.search(text(await client.get(keys.lease) or b"")))
 
     await wait_until(held, "a replica holds the lease", TIMEOUT_S)
-
-
-@asynccontextmanager
-async def held_lease(client: Redis, keys: GroupKeys) -> AsyncIterator[bytes]:
-    """Keep the lease, so that replicas wait for it meanwhile. Yield the journal's last entry."""
-    assert await client.set(keys.lease, f"benchmark.0@{HELD_MS}", px=HELD_MS, nx=True)
-    yield await open_journal(client, keys)
-    # The beat is as fresh as after a hand-over. Otherwise recovery would wait for a visibility timeout.
-    await client.hset(keys.settings, mapping={"unbroken": 1, "beat": await server_ms(client)})
-    assert await client.delete(keys.lease), "the lease was held for too long"
-    await client.publish(keys.lease, "")
 
 
 async def waiting(client: Redis, keys: GroupKeys, count: int) -> None:

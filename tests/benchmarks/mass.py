@@ -3,8 +3,8 @@
 10,000 deliveries of a dead consumer fall due at about the same time. The handler does no work. Time runs from the first
 completion to the last, on the server's clock. It includes recovery, reading, running, settling and the journal. The
 bare loop is ``XAUTOCLAIM COUNT 100`` and ``XACK`` in redis-py. The worker has 200 slots, and fewer in the last row.
-An embedded worker claims for its free slots. The other jobs are copied, acknowledged, deleted and read again. In reaper
-mode, replica, server and worker share two cores.
+An embedded worker claims page after page for its free slots. While no slot is free, the jobs are copied, acknowledged,
+deleted and read again. In reaper mode, replica, server and worker share two cores.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,7 @@ from statistics import median
 
 from redis.asyncio import Redis
 
-from tests.benchmarks import profiles, server_load
-from tests.benchmarks.figures import Breakdown, Result, Row, at_most_ratio, median_ratio
+from tests.benchmarks.figures import Result, Row, at_most_ratio, median_ratio
 from tests.benchmarks.holding import until_held
 from tests.benchmarks.stage import Stage, open_stage, result_of, server_knows_claim, stopped
 from tests.benchmarks.streams import create_group, progress, strand
@@ -53,27 +52,18 @@ BY_CLAIM = (
 DEFAULT = _Case(RecoveryMode.EMBEDDED, 64, most=None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Recovery:
-    """10,000 jobs, recovered and completed."""
-
-    seconds: float
-    server: Breakdown
-    """Where the server's time went."""
-
-
 async def measure(*, quick: bool) -> Result:
     """Strand and recover in each case, and with the bare loop, in turn."""
     size, rounds = (QUICK_SIZE, QUICK_ROUNDS) if quick else (SIZE, ROUNDS)
     demanded = (*CASES, *BY_CLAIM) if await server_knows_claim() else CASES
-    ours: dict[_Case, list[_Recovery]] = {case: [] for case in (*demanded, DEFAULT)}
+    ours: dict[_Case, list[float]] = {case: [] for case in (*demanded, DEFAULT)}
     bare: list[float] = []
     for _ in range(rounds):
-        for case, recoveries in ours.items():
-            recoveries.append(await _worker_recovers(case, size))
+        for case, seconds in ours.items():
+            seconds.append(await _worker_recovers(case, size))
         bare.append(await _bare_s(size))
-    rows = [_row(case, size, [one.seconds for one in found], bare) for case, found in ours.items()]
-    return Result(tuple(rows), tuple(ours[case][-1].server for case in demanded))
+    rows = [_row(case, size, found, bare) for case, found in ours.items()]
+    return Result(tuple(rows))
 
 
 def _row(case: _Case, size: int, ours: Sequence[float], bare: Sequence[float]) -> Row:
@@ -82,10 +72,10 @@ def _row(case: _Case, size: int, ours: Sequence[float], bare: Sequence[float]) -
     return Row(what, median(ours) * 1000, "ms", median(bare) * 1000, demand, median_ratio(ours, bare))
 
 
-async def _worker_recovers(case: _Case, size: int) -> _Recovery:
+async def _worker_recovers(case: _Case, size: int) -> float:
+    """Return the seconds from the first completion to the last."""
     async with open_stage() as stage:
         await _strand(stage, OURS, size)
-        await server_load.reset(stage.client)
         programs = []
         policy = ("--redelivery", case.redelivery.value) if case.redelivery else ()
         if case.mode is RecoveryMode.REAPER:
@@ -98,12 +88,10 @@ async def _worker_recovers(case: _Case, size: int) -> _Recovery:
             return (await progress(stage.client, OURS)).done
 
         await wait_until(done, f"{size:,} jobs are done", TIMEOUT_S)
-        title = f"{case}: server time of recovering and settling, a job"
-        server = profiles.of_scripts(title, await server_load.commands(stage.client), size)
         completed = await _completed_ms(stage.client)
         await stopped(*programs)
     assert len(completed) == size, f"{size:,} deliveries were stranded, {len(completed):,} were completed"
-    return _Recovery((max(completed) - min(completed)) / 1000, server)
+    return (max(completed) - min(completed)) / 1000
 
 
 async def _completed_ms(client: Redis) -> list[int]:

@@ -33,7 +33,6 @@ HOW_TO_READ = """\
   Compare ratios, because seconds depend on the machine.
 - **demand**: the limit that the project sets for itself.
 - Percentiles are nearest-rank. Rates are medians of rounds, and maxima are the worst of all rounds.
-- The terminal also shows profiles, from runs of their own.
 """
 
 OVER_RELEASES = """\

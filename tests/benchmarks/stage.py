@@ -33,23 +33,20 @@ class Stage:
     folder: Path
     _processes: Processes
 
-    def reaper(
-        self, *flags: str, profile: Path | None = None, name: str = "reaper", url: str = "", program: str = "reaper"
-    ) -> Running:
-        """Start ``python -m reaper run`` on this server, or at ``url``. With ``profile``, it runs under the profiler.
+    def reaper(self, *flags: str, name: str = "reaper", url: str = "", program: str = "reaper") -> Running:
+        """Start ``python -m reaper run`` on this server, or at ``url``.
 
         ``program`` is another module to run, for example `tests.support.paced`.
         """
         if "--groups" in flags:  # else recovery would wait for a visibility timeout after the first heartbeat
             pairs = flags[flags.index("--groups") + 1].split(",")
             let_beat_of(self.server.url, [group_keys(*pair.split("/")) for pair in pairs])
-        return self._run(program, *flags, *(("--redis-url", url) if url else ()), profile=profile, name=name)
+        return self._run(program, *flags, *(("--redis-url", url) if url else ()), name=name)
 
     def worker(
         self,
         program: str,
         *flags: str,
-        profile: Path | None = None,
         name: str = "worker",
         env: Mapping[str, str] | None = None,
         url: str = "",
@@ -59,13 +56,10 @@ class Stage:
             named = (flags[flags.index(name) + 1] for name in ("--stream", "--group"))
             let_beat_of(self.server.url, [group_keys(*named)])
         words = (f"tests.benchmarks.programs:{program}", *flags, *(("--redis-url", url) if url else ()))
-        return self._run("workers", *words, profile=profile, name=name, env=env)
+        return self._run("workers", *words, name=name, env=env)
 
-    def _run(
-        self, module: str, *words: str, profile: Path | None, name: str, env: Mapping[str, str] | None = None
-    ) -> Running:
-        sampled = ("-m", "tests.benchmarks.sampled", str(profile), module) if profile else ("-m", module)
-        return self._processes.python(*sampled, "run", "--redis-url", self.server.url, *words, name=name, env=env)
+    def _run(self, module: str, *words: str, name: str, env: Mapping[str, str] | None = None) -> Running:
+        return self._processes.python("-m", module, "run", "--redis-url", self.server.url, *words, name=name, env=env)
 
     def bare(self, command: str, *words: object, url: str = "") -> Running:
         """Start one of `tests.benchmarks.bare` on this server, or at ``url``."""
@@ -87,10 +81,6 @@ class Stage:
     def busy_loop(self) -> Running:
         """Start a process that only computes."""
         return self._processes.python("-c", "while True: pass", name="busy")
-
-    def bystander(self) -> Running:
-        """Start `tests.benchmarks.bystander` on this server."""
-        return self._processes.python("-m", "tests.benchmarks.bystander", str(self.server.port), name="bystander")
 
 
 async def result_of(running: Running) -> Any:

@@ -2,20 +2,12 @@
 
 import pytest
 
-from tests.benchmarks.figures import Row, at_least_ratio, at_most, median_ratio, percentile, shown, spread
+from tests.benchmarks.figures import Row, at_least_ratio, at_most, percentile, shown
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 1), (0.5, 50), (0.99, 99), (1.0, 100)])
 def test_a_percentile_is_the_nearest_rank(share: float, expected: float) -> None:
     assert percentile(list(range(100, 0, -1)), share) == expected
-
-
-def test_a_spread_of_one_value_is_that_value() -> None:
-    assert spread([7.0]) == (7.0, 7.0, 7.0)
-
-
-def test_ratios_are_taken_pair_by_pair() -> None:
-    assert median_ratio([10, 30, 20], [10, 10, 40]) == 1.0
 
 
 def test_a_demand_on_the_value_is_met_at_its_limit() -> None:
@@ -24,14 +16,6 @@ def test_a_demand_on_the_value_is_met_at_its_limit() -> None:
 
 def test_a_demand_on_the_ratio_compares_with_the_bare_number() -> None:
     assert [Row("", value, "/s", 100, at_least_ratio(0.5)).met for value in (49, 50)] == [False, True]
-
-
-def test_a_demand_on_the_ratio_prefers_the_median_of_pairs() -> None:
-    assert Row("", 10, "/s", 100, at_least_ratio(0.5), ratio_of_pairs=0.6).met is True
-
-
-def test_a_demand_on_the_ratio_is_not_met_without_a_bare_number() -> None:
-    assert Row("", 10, "/s", demand=at_least_ratio(0.5)).met is False
 
 
 def test_a_row_shows_every_number_with_its_unit() -> None:

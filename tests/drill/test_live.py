@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from reaper.drill.live import figures, plain_screen, quiet_screen
+from reaper.drill.live import figures, plain_screen
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import Enqueued, ProcessRun, Role
@@ -76,11 +76,3 @@ async def test_a_process_that_dies_by_itself_is_told_and_one_that_was_killed_is_
     for run in (ended(), ended(killed_at=1.0), ended(stopped=True)):
         tools.supervisor.on_end(run)
     assert [sentence for _, sentence in tools.news] == ["worker w1-1 died (exit code -9); it is restarted"]
-
-
-async def test_a_measurement_is_not_disturbed_by_what_is_shown(
-    tools: Toolbox, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with anyio.move_on_after(0.01):
-        await quiet_screen(tools)
-    assert capsys.readouterr().out == ""

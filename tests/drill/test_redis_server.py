@@ -70,20 +70,6 @@ async def test_a_server_of_its_own_answers_and_is_gone_afterwards(tmp_path: Path
         os.kill(pid, 0)
 
 
-async def test_a_server_of_its_own_is_gone_after_an_error_too(tmp_path: Path) -> None:
-    pids: list[int] = []
-
-    async def fail() -> None:
-        async with redis_at_hand(None, tmp_path) as running:
-            pids.append(await _process_id(running.url))
-            raise RuntimeError("in the middle")
-
-    with pytest.raises(RuntimeError, match="in the middle"):
-        await fail()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pids[0], 0)
-
-
 async def test_a_given_server_is_used_and_left_running(server: RedisServer, tmp_path: Path) -> None:
     async with redis_at_hand(server.url, tmp_path) as given:
         assert (given.url, given.ours) == (server.url, False)

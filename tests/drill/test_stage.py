@@ -44,11 +44,6 @@ def test_no_bare_worker_plays_where_a_job_reaches_the_visibility_timeout() -> No
     assert DrillSettings().for_jobs([]) == DrillSettings()
 
 
-async def test_without_a_bare_worker_all_workers_are_ours(stage: Stage) -> None:
-    slots = cast.slots(replace(stage, settings=DrillSettings(workers=2, reapers=0, bare_worker=False)))
-    assert [slot.role for slot in slots] == [Role.WORKER, Role.WORKER]
-
-
 def test_a_cast_that_cannot_play_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="Set --reapers to 1 or more"):
         DrillSettings(reapers=0).check(REAPER)

@@ -112,18 +112,6 @@ async def test_what_is_held_back_starts_again_only_when_it_is_let(tmp_path: Path
         await supervisor.stop(*Role)
 
 
-async def test_what_is_held_back_to_the_end_does_not_keep_anybody_waiting(tmp_path: Path) -> None:
-    supervisor = _supervisor(tmp_path)
-    async with anyio.create_task_group() as group:
-        await group.start(supervisor.run, [_slot("r1", WAIT_FOR_TERM, Role.REAPER)])
-        reaper = await _up(supervisor, "r1-1")
-        supervisor.hold_back(Role.REAPER)
-        supervisor.kill(reaper)
-        await wait_until(lambda: not supervisor.alive(Role.REAPER), "the reaper is gone")
-        await supervisor.stop(Role.REAPER)
-    assert [run.name for run in supervisor.history] == ["r1-1"]
-
-
 async def test_while_nothing_can_start_well_failing_is_no_failure(tmp_path: Path) -> None:
     supervisor = _supervisor(tmp_path)
     supervisor.forgive(3_600)
@@ -143,28 +131,6 @@ async def test_what_a_process_has_used_is_known_after_it_was_killed(tmp_path: Pa
         supervisor.kill(run)
         await supervisor.stop(Role.WORKER)
     assert 0 < used <= run.cpu_s
-
-
-async def test_what_a_process_has_used_is_known_after_it_died_by_itself(tmp_path: Path) -> None:
-    supervisor = _supervisor(tmp_path)
-    async with anyio.create_task_group() as group:
-        await group.start(supervisor.run, [_slot("w1", "raise SystemExit(0)")])
-        await wait_until(lambda: len(supervisor.history) > 1, "it is started again")
-        await supervisor.stop(Role.WORKER)
-    assert supervisor.history[0].cpu_s > 0
-
-
-async def test_it_is_known_when_a_process_is_frozen(tmp_path: Path) -> None:
-    supervisor = _supervisor(tmp_path)
-    async with anyio.create_task_group() as group:
-        await group.start(supervisor.run, [_slot("w1", WAIT_FOR_TERM)])
-        run = await _up(supervisor, "w1-1")
-        assert not supervisor.is_paused(run)
-        supervisor.pause(run)
-        await wait_until(lambda: supervisor.is_paused(run), "it is frozen")
-        supervisor.resume(run)
-        await wait_until(lambda: not supervisor.is_paused(run), "it goes on")
-        await supervisor.stop(Role.WORKER)
 
 
 async def test_no_process_outlives_a_cancelled_supervisor_not_even_a_paused_one(tmp_path: Path) -> None:

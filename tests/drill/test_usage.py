@@ -1,7 +1,6 @@
 """Resources that processes and the server have used."""
 
 import os
-import sys
 import time
 from dataclasses import replace
 
@@ -20,12 +19,6 @@ def test_the_cpu_time_of_a_process_is_the_one_it_knows_of_itself() -> None:
     before = time.process_time()
     told = cpu_s(os.getpid())
     assert before <= told <= time.process_time()
-
-
-def test_a_process_that_is_gone_uses_nothing_more() -> None:
-    pid = os.posix_spawn(sys.executable, [sys.executable, "-S", "-c", ""], {})
-    os.waitpid(pid, 0)
-    assert cpu_s(pid) == 0.0
 
 
 async def test_cpu_time_is_added_up_by_kind_of_process_the_dead_included(client: Redis) -> None:

@@ -74,26 +74,6 @@ def faults(workers: Workers) -> WorkerFaults:
     return WorkerFaults(Toolbox(cast("Any", SimpleNamespace()), cast("Any", workers), nothing, nothing))
 
 
-async def test_a_fault_waits_until_a_worker_holds_a_job(
-    faults: WorkerFaults, workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """by its worker: no delivery was overdue"""
-    workers.begins_when_looked_at = False
-    held: list[list[str]] = [[], [], ["another job"]]
-
-    async def hold_later(_stage: object, names: Sequence[str]) -> dict[str, list[str]]:
-        rows = held.pop(0) if len(held) > 1 else held[0]
-        assert rows or not workers.killed
-        return dict.fromkeys(names, rows)
-
-    monkeypatch.setattr(queries, "pending_by_process", hold_later)
-    for _ in range(2):
-        assert await faults._strike(BUSIEST, 1) is None
-    assert workers.killed == []
-    assert await faults._strike(BUSIEST, 1)
-    assert workers.killed == ["w1-1"]
-
-
 @pytest.mark.parametrize("hit", [HITS["kill the busiest"], HITS["pause"]], ids=["kill the busiest", "pause"])
 async def test_who_begins_a_last_delivery_while_it_is_chosen_is_spared_and_goes_on(
     faults: WorkerFaults, workers: Workers, hit: Callable[[WorkerFaults], Any]

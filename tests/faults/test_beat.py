@@ -40,36 +40,6 @@ async def test_an_idle_worker_keeps_the_beat_where_there_is_no_replica(server: R
 
 
 @pytest.mark.usefixtures("group")
-async def test_so_does_one_that_is_at_work(server: RedisServer, client: Redis) -> None:
-    handler = scene.Handler()
-    async with scene.running_worker(server.url, handler, visibility_timeout=3_600):
-        await scene.enqueue(client, 1, hold="")
-        await handler.has_started(1)
-        await beats(client)
-        handler.open_gate()
-        await scene.nothing_left(client)
-
-
-@pytest.mark.usefixtures("group")
 async def test_the_holder_keeps_the_beat_where_there_is_no_worker(server: RedisServer, client: Redis) -> None:
     async with scene.running_reaper(server.url, visibility_timeout=3_600):
-        await beats(client)
-
-
-@pytest.mark.usefixtures("group")
-async def test_an_observer_notes_nothing(server: RedisServer, client: Redis) -> None:
-    await client.hset(scene.KEYS.settings, mapping={"beat": 5, "unbroken": 5})
-    async with scene.running_reaper(server.url, visibility_timeout=3_600, observe=True) as reaper:
-        pair = scene.KEYS.pair
-        await wait_until(
-            lambda: pair in reaper.reports() and reaper.reports()[pair].last_full_scan_ms, "it has scanned"
-        )
-        before = await client.hmget(scene.KEYS.settings, ["beat", "unbroken"])
-    assert before == [b"5", b"5"]
-
-
-async def test_a_group_that_is_not_there_yet_has_a_beat_once_it_is(server: RedisServer, client: Redis) -> None:
-    async with scene.running_reaper(server.url, visibility_timeout=3_600) as reaper:
-        await scene.holds(reaper)
-        await scene.create_group(client)
         await beats(client)

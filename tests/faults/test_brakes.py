@@ -8,6 +8,7 @@ from tests.faults.reapers import Case, holding, nothing_left, quick_settings
 from tests.support.dump import dump
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from workers import Producer
 
 pytestmark = pytest.mark.anyio
 
@@ -35,15 +36,6 @@ async def test_a_running_holder_honours_pause_and_resume(case: Case) -> None:
     assert await case.violations() == []
 
 
-async def test_a_pause_outlives_a_holder_and_holds_quarantined_jobs_back_too(case: Case) -> None:
-    jobs = await case.stalled(3, times=2)
-    await set_paused(case.client, case.keys, True)
-    for _ in range(2):
-        async with holding(quick_settings(case.server)):
-            await case.wait_for_report(lambda report: report.paused, "the holder says that it is paused")
-    assert ([entry for entry, _, _ in await case.pending()], await case.events()) == (jobs, [])
-
-
 async def _are_recovered(case: Case, jobs: list[str]) -> bool:
     return set(jobs) <= (await case.recovered()).keys()
 
@@ -51,9 +43,8 @@ async def _are_recovered(case: Case, jobs: list[str]) -> bool:
 # ---- observing
 
 
-@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
 async def test_an_observer_reports_what_it_would_recover_and_writes_nothing(
-    case: Case, redelivery: str, caplog: pytest.LogCaptureFixture
+    case: Case, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     jobs = [
@@ -62,8 +53,10 @@ async def test_an_observer_reports_what_it_would_recover_and_writes_nothing(
         *await case.stalled(2, times=3, consumer="w3"),
     ]
     await case.enqueue(2)
+    async with Producer(case.keys.stream, case.server.url) as producer:
+        await producer.enqueue({"n": "due"}, delay=0.001)
     before = await dump(case.client)
-    async with holding(quick_settings(case.server, observe=True, redelivery=redelivery, consumer_retention=0.001)):
+    async with holding(quick_settings(case.server, observe=True, consumer_retention=0.001)):
         report = await case.wait_for_report(
             lambda report: report.recovered >= len(jobs), "they are counted", namespace="reaper-observe"
         )
@@ -84,19 +77,12 @@ async def test_an_observer_says_when_the_policy_cannot_work_with_the_stream(case
     await case.client.xgroup_create(case.keys.stream, "another", "0")
     async with holding(quick_settings(case.server, observe=True)):
         await case.wait_for_report(
-            lambda report: report.refusal == "several_groups" and report.recovered == 1,
+            lambda report: report.disabled == "several_groups" and report.recovered == 1,
             "the refusal is reported, also after the job is overdue",
             namespace="reaper-observe",
         )
         await case.client.xgroup_destroy(case.keys.stream, "another")
-        await case.wait_for_report(lambda report: not report.refusal, "it is over", namespace="reaper-observe")
-
-
-async def test_an_observer_and_a_holder_do_not_keep_each_other_from_anything(case: Case) -> None:
-    async with holding(quick_settings(case.server, observe=True)), holding(quick_settings(case.server)):
-        jobs = await case.stalled(3)
-        assert sorted(await case.work_off(nothing_left)) == jobs
-    assert set(await case.recovered()) == set(jobs)
+        await case.wait_for_report(lambda report: not report.disabled, "it is over", namespace="reaper-observe")
 
 
 async def test_an_observer_logs_false_alarms_although_no_other_delivery_becomes_overdue(

@@ -157,16 +157,3 @@ async def test_a_replica_that_never_knew_lost_group_settings_robs_nobody(
                 await strand_one(client)
                 await shortens(client, worker)
                 await nobody_was_robbed(client, worker, handler)
-
-
-@pytest.mark.usefixtures("group")
-async def test_a_holder_writes_lost_group_settings_again(server: RedisServer, client: Redis) -> None:
-    async with running_reaper(server.url, visibility_timeout=LONG_S) as reaper:
-        await holds(reaper)
-        await client.delete(KEYS.settings)
-
-        async def in_force() -> bool:
-            return await client.hget(KEYS.settings, "visibility_ms") == b"%d" % (LONG_S * 1000)
-
-        await wait_until(in_force, "the group settings are there again")
-        assert await holds(reaper) == 1, "in the same term"

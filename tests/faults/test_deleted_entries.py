@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.faults import scene
-from tests.faults.scene import GROUP, STREAM
+from tests.faults.scene import STREAM
 from tests.support.modes import EMBEDDED_IN_PLACE, mode_settings
 from tests.support.servers import RedisServer
 from tests.support.tiers import WITH_CLAIM, by_claim, in_matrix
@@ -27,15 +27,6 @@ pytestmark = [
 Delete = Callable[[Redis, str], Awaitable[Any]]
 
 
-async def by_adding(client: Redis, _entry: str) -> None:
-    """Trim all entries but the one that is added, which is deleted before anybody reads it."""
-    last = "9999999999999-1"
-    async with client.pipeline(transaction=True) as together:
-        together.execute_command("XADD", STREAM, "MAXLEN", "=", 1, "DELREF", last, "n", "late")
-        together.execute_command("XDELEX", STREAM, "DELREF", "IDS", 1, last)
-        await together.execute()
-
-
 async def by_trimming(client: Redis, _entry: str) -> None:
     await client.execute_command("XTRIM", STREAM, "MAXLEN", "=", 0, "DELREF")
 
@@ -44,11 +35,7 @@ async def by_deleting(client: Redis, entry: str) -> None:
     await client.execute_command("XDELEX", STREAM, "DELREF", "IDS", 1, entry)
 
 
-async def by_acknowledging(client: Redis, entry: str) -> None:
-    await client.execute_command("XACKDEL", STREAM, GROUP, "DELREF", "IDS", 1, entry)
-
-
-WAYS = [by_adding, by_trimming, by_deleting, by_acknowledging]
+WAYS = [by_trimming, by_deleting]
 in_every_mode = pytest.mark.parametrize("mode", ["reaper", in_matrix("embedded"), by_claim(EMBEDDED_IN_PLACE)])
 
 

@@ -4,10 +4,8 @@ Writes that the promoted replica had not received yet are gone with the master. 
 receives no more, between the end of the master and its own promotion.
 """
 
-import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,10 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.history import user_fields
-from reaper.drill.promises import Execution, Pairs
+from reaper.drill.promises import Pairs
 from reaper.failpoints import arm
 from tests.faults import scene
+from tests.faults.load import Load, jobs_at
 from tests.faults.reapers import Case, claimed, holding, quick_settings, replica_of, start_replica
 from tests.faults.test_paused_holder import Stalled
 from tests.support.patience import scaled
@@ -27,14 +25,10 @@ from tests.support.sentinel import Setup, started_setup
 from tests.support.servers import RedisServer
 from tests.support.tiers import in_matrix
 from tests.support.waiting import answers, wait_until
-from workers import Job, NewJob, Producer
 from workers.protocol.connection import commands_client
-from workers.protocol.messages import pair_up, read_metadata, text
 
 pytestmark = pytest.mark.anyio
 
-RATE, BATCH = 200, 10
-"""Jobs a second, and in a call."""
 BEFORE, AFTER = 300, 300
 """Jobs that are done before the master goes, and of those that were enqueued since."""
 GAP_S = 2.0
@@ -57,54 +51,9 @@ async def client(setup: Setup) -> AsyncIterator[Redis]:
         yield client
 
 
-@dataclass
-class Load:
-    """Jobs at a steady rate, from a producer without knowledge of failovers, and a handler that notes them."""
-
-    calls: list[tuple[float, dict[str, Pairs]]] = field(default_factory=list)
-    """When it was begun, and the jobs of every call that came back, with their fields."""
-    starts: list[Execution] = field(default_factory=list)
-    completions: list[Execution] = field(default_factory=list)
-    done_at: dict[str, float] = field(default_factory=dict)
-
-    async def run(self, url: str) -> None:
-        """Enqueue until cancelled."""
-        numbers = itertools.count()
-        async with Producer(scene.STREAM, url) as producer:
-            while True:
-                began = anyio.current_time()
-                rows = [[(b"n", b"%d" % number)] for number in itertools.islice(numbers, BATCH)]
-                jobs = await producer.enqueue_many([NewJob(row) for row in rows])
-                self.calls.append((began, dict(zip(jobs, rows, strict=True))))
-                await anyio.sleep(max(0.0, began + BATCH / RATE - anyio.current_time()))  # a rate, not a wait
-
-    async def handle(self, job: Job) -> None:
-        """Only note it."""
-        self.starts.append(Execution(job.id, job.generation))
-        self.completions.append(Execution(job.id, job.generation))
-        self.done_at.setdefault(job.id, anyio.current_time())
-
-    def since(self, moment: float) -> dict[str, Pairs]:
-        """Return the jobs of calls that were begun after ``moment``, and came back."""
-        return {job: row for began, jobs in self.calls if began > moment for job, row in jobs.items()}
-
-    def done_since(self, moment: float) -> list[float]:
-        """Return when those of them were done that were, the first one first."""
-        return sorted(self.done_at[job] for job in self.since(moment) if job in self.done_at)
-
-
-def jobs_at(node: RedisServer) -> dict[str, Pairs]:
-    """Return the jobs that ``node`` has received, done or not. The stream's entries are deleted only for a copy."""
-    entries = [(row[0], row[1]) for row in node.command("EVAL", _ENTRIES, 1, scene.STREAM)]
-    return {text(read_metadata(entry_id, pair_up(flat)).job_id): user_fields(flat) for entry_id, flat in entries}
-
-
-_ENTRIES = "return redis.call('XRANGE', KEYS[1], '-', '+')"
-
-
 async def run_through(setup: Setup, client: Redis, fault: Fault, *, embedded: bool) -> None:
     """Have ``fault`` befall the master under load, and judge what came of it."""
-    load, before = Load(), setup.master
+    load, before = Load(scene.STREAM), setup.master
     visibility_s = scaled(VISIBILITY_S)
     times: dict[str, Any] = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
     async with AsyncExitStack() as running:
@@ -118,7 +67,7 @@ async def run_through(setup: Setup, client: Redis, fault: Fault, *, embedded: bo
             await wait_until(lambda: len(load.completions) >= BEFORE, "jobs are done")
             gone_at = anyio.current_time()
             fault(before)
-            received = {node.port: jobs_at(node) for node in setup.nodes if node is not before}
+            received = {node.port: jobs_at(node, scene.STREAM) for node in setup.nodes if node is not before}
             after = await setup.has_failed_over(before)
             promoted_at = anyio.current_time()
             await wait_until(lambda: len(load.done_since(gone_at)) >= AFTER, "jobs are done again")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.cast import BARE_WORKER
 from reaper.drill.history import user_fields
 from reaper.drill.promises import Pairs
 from tests.conftest import StartProxy
@@ -92,6 +93,14 @@ async def test_bare_workers_that_share_a_group_with_the_reaper_run_each_job_once
         await wait_until(lambda: len(done()) >= 60, "all are done")
     assert done() == list(range(60))
     assert await scene.count_events(client) == {}
+
+
+def test_the_bare_worker_of_the_documentation_is_the_one_of_the_drill_and_has_at_most_30_lines() -> None:
+    example = EXAMPLES / "bare_worker.py"
+    assert example.is_symlink()
+    assert not example.readlink().is_absolute()
+    assert example.resolve() == BARE_WORKER.resolve()
+    assert len(example.read_text().splitlines()) <= 30
 
 
 # --- byte for byte ------------------------------------------------------------------------------------------

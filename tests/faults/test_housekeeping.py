@@ -18,8 +18,8 @@ from tests.faults.scene import Handler, running_worker
 from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from workers.protocol.calls.declined import Declined
 from workers.protocol.calls.group_moves import MAINTAIN_GROUP, CleanupResult
-from workers.protocol.calls.refusals import Refusal
 from workers.protocol.events import EventName
 from workers.protocol.keys import MARKER_CONSUMER, group_keys, namespace_keys
 from workers.protocol.messages import text
@@ -43,22 +43,12 @@ async def case(server: RedisServer, client: Redis) -> Case:
 async def test_a_group_that_is_created_later_is_picked_up(server: RedisServer, client: Redis) -> None:
     case = Case(server, client, group_keys("orders", "billing"))
     async with holding(quick_settings(server)):
-        await case.wait_for_report(lambda report: report.refusal == "no_group", "the group is missed")
+        await case.wait_for_report(lambda report: report.disabled == "no_group", "the group is missed")
         await client.xgroup_create("orders", "billing", "0", mkstream=True)
         jobs = await case.stalled(3)
         assert sorted(await case.work_off(nothing_left)) == jobs
-        await case.wait_for_report(lambda report: not report.refusal, "the group is served")
+        await case.wait_for_report(lambda report: not report.disabled, "the group is served")
     assert set(await case.recovered()) == set(jobs)
-
-
-async def test_a_group_that_is_destroyed_stays_so(case: Case) -> None:
-    async with holding(quick_settings(case.server)):
-        await case.enqueue(3)
-        await case.read()
-        await case.wait_for_report(lambda report: report.timers == 3, "the deliveries are watched")
-        await case.client.xgroup_destroy("orders", "billing")
-        await case.wait_for_report(lambda report: report.refusal == "no_group", "the group is missed")
-    assert await case.client.xinfo_groups("orders") == []
 
 
 async def _reports(case: Case, jobs: list[str]) -> bool:
@@ -165,18 +155,6 @@ async def _retries_can_be_read(case: Case) -> bool:
     return [group["name"] for group in groups] == [b"billing"]
 
 
-async def test_a_retry_stream_that_is_deleted_is_made_again(case: Case) -> None:
-    settings = quick_settings(case.server, redelivery="retry-stream", full_scan_interval=SELDOM)
-    async with holding(settings):
-        await wait_until(lambda: _retries_can_be_read(case), "the retry stream is made")
-        await case.wait_for_report(lambda report: report.last_full_scan_ms > 0, "it is watched")
-        await case.client.delete(case.keys.retry)
-        await wait_until(lambda: _retries_can_be_read(case), "the retry stream is made again")
-        jobs = await case.stalled(3)
-        assert sorted(await case.work_off(nothing_left)) == jobs
-    assert await case.violations() == []
-
-
 async def test_a_job_recovered_into_a_retry_stream_that_was_deleted_can_be_read(case: Case) -> None:
     settings = quick_settings(case.server, redelivery="retry-stream", full_scan_interval=SELDOM)
     async with holding(settings):
@@ -224,20 +202,6 @@ async def test_an_entry_deleted_while_it_was_pending_is_acknowledged_and_told_of
 
 async def _lost_payloads(case: Case) -> int:
     return int(await case.client.hget(case.keys.settings, "lost_payload") or 0)
-
-
-async def _all_are_lost(case: Case) -> bool:
-    return await _lost_payloads(case) == 1_000
-
-
-async def test_a_stream_trimmed_under_its_pending_entries_is_swept_once(case: Case) -> None:
-    await case.stalled(1_000)
-    await case.client.xtrim("orders", maxlen=0, approximate=False)
-    async with holding(quick_settings(case.server)):
-        await wait_until(lambda: _all_are_lost(case), "all losses are counted")
-        await case.wait_for_report(lambda report: report.timers == 0, "no timer is left")
-    assert len(await case.events(EventName.LOST_PAYLOAD)) == 1_000
-    assert await case.violations(finished=True) == []
 
 
 # ---- consumers
@@ -302,7 +266,7 @@ async def test_what_is_deleted_between_a_scan_and_the_cleanup_behind_it_is_repor
     await case.client.xgroup_createconsumer("orders", "billing", OURS)
     tidy, drops = GroupCleanup.tidy, list[bool]()
 
-    async def tidy_late(cleanup: GroupCleanup, retention: timedelta | None) -> CleanupResult | Refusal:
+    async def tidy_late(cleanup: GroupCleanup, retention: timedelta | None) -> CleanupResult | Declined:
         if drops and drops.pop():
             await drop(case, OURS, acknowledged=jobs[1], journalled=True)
         return await tidy(cleanup, retention)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -11,11 +10,9 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution, FinalState
-from reaper.failpoints import arm
 from reaper.settings import ReaperSettings
-from tests.faults.reapers import VISIBILITY_MS, Case, holding, nothing_left, quick_settings, running, start_replica
+from tests.faults.reapers import VISIBILITY_MS, Case, holding, nothing_left, quick_settings
 from tests.faults.scene import Handler, running_worker
-from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.tiers import WITH_CLAIM
 from tests.support.waiting import wait_until
@@ -94,18 +91,6 @@ async def _is_over(case: Case) -> bool:
     return nothing_left(await case.state())
 
 
-async def test_w7_deliveries_are_counted_where_they_are_to_the_dead_letter(server: RedisServer, client: Redis) -> None:
-    case, handler = await Case.prepared(server, client), Handler()
-    [job] = await case.enqueue(1, fail="yes")
-    async with holding(in_place(server)), working(server, handler):
-        await wait_until(lambda: _is_dead(case), "the job is given up")
-    assert [start.job for start in handler.starts] == [job] * 3
-    [letter] = (await case.state()).dead
-    assert (letter.job, letter.deliveries, letter.payload) == (job, 3, case.enqueued[job])
-    case.starts = handler.starts
-    assert await case.violations(finished=True) == []
-
-
 async def _is_dead(case: Case) -> bool:
     return len((await case.state()).dead) == 1
 
@@ -157,24 +142,6 @@ async def test_quarantined_jobs_run_one_at_a_time_and_the_poison_alone_is_given_
     case.completions = [Execution(job) for job in jobs]
     case.starts = case.completions * 3
     assert await case.violations(poison=frozenset({out[1]})) == []
-
-
-async def test_after_a_holder_was_killed_mid_way_another_gives_back_the_rest_and_nothing_twice(
-    server: RedisServer, client: Redis, processes: Processes, tmp_path: Path
-) -> None:
-    case = await Case.prepared(server, client)
-    jobs = await case.stalled(200)
-    arm(tmp_path, "recover.after_write", "kill")
-    first = start_replica(processes, server, failpoints=tmp_path, redelivery="in-place")
-    await first.wait()
-    assert 0 < len(await ready_there(case)) < 200
-    await case.end_lease()
-    async with running(in_place(server)):
-        await wait_until(lambda: all_ready(case, 200), "all jobs are ready again")
-        assert sorted(await claim(case)) == sorted((job, 1) for job in jobs)
-    tokens = await case.recovered()
-    assert {len(found) for found in tokens.values()} == {1}
-    assert await case.violations() == []
 
 
 async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, client: Redis) -> None:

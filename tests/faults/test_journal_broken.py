@@ -48,32 +48,6 @@ async def test_jobs_are_run_recovered_and_dead_lettered(server: RedisServer, cli
     assert await scene.violations(client, enqueued, [handler], journal=False, finished=True) == []
 
 
-async def _is_term(client: Redis, token: int) -> bool:
-    return await scene.token_of(client) == token
-
-
-async def test_a_stale_holder_is_refused_though_nobody_can_write_that_down(server: RedisServer, client: Redis) -> None:
-    await break_journals(client)
-    await scene.create_group(client)
-    async with scene.running_reaper(server.url, tick_interval=600) as reaper:  # no tick finds it first
-        token = await scene.holds(reaper)
-        await scene.scanned_by_term_after(client, token - 1)
-        await client.set(scene.KEYS.lease, "somebody.0@1000", px=1_000)
-        await scene.enqueue(client, 3)
-        entry_ids = await scene.strand(client, 3, overdue=True)
-
-        async def is_told() -> bool:
-            await client.publish(scene.KEYS.schedule, "1")  # the holder looks for due jobs
-            return await _is_term(client, token + 1)
-
-        await wait_until(is_told, "a later term")
-        await wait_until(lambda: _all_ready(client, len(entry_ids)), "all are ready again")
-
-
-async def _all_ready(client: Redis, number: int) -> bool:
-    return len((await read_state(client, scene.KEYS)).ready) == number
-
-
 # --- one bad entry ------------------------------------------------------------------------------------------
 
 

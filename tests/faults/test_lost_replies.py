@@ -9,7 +9,6 @@ from collections import Counter
 import anyio
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reaper.drill.history import read_state
 from tests.conftest import StartProxy
@@ -19,37 +18,15 @@ from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim, in_matrix
 from tests.support.waiting import wait_until
 from workers.protocol.calls.moves import ACK, SETTLE
-from workers.protocol.connection import commands_client
 from workers.protocol.scripts import Script, load_script
 
 pytestmark = pytest.mark.anyio
-
-JOIN_GROUP = load_script("workers.protocol", "join_group")
 
 
 async def _lose(through: Proxy, client: Redis, script: Script, nth: int = 1) -> Catch:
     """Drop the reply of the ``nth`` run of ``script``; the server knows the script, so that each run does its work."""
     await client.script_load(script.source)
     return through.drop_reply(runs(script), nth)
-
-
-# --- producers ----------------------------------------------------------------------------------------------
-
-
-async def test_a_producer_learns_that_an_xadd_is_unknown_and_its_job_is_there_once(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
-    through = await proxy(server)
-    drop = through.drop_reply(command("XADD"))
-    handler = scene.Handler()
-    async with commands_client(through.url) as producer:
-        with pytest.raises(RedisConnectionError):
-            await producer.xadd(scene.STREAM, {"n": "1"})
-    assert drop.happened
-    async with scene.running_worker(server.url, handler):
-        await handler.has_started(1)
-        await scene.nothing_left(client)
-    assert len(handler.starts) == 1
 
 
 # --- workers ------------------------------------------------------------------------------------------------
@@ -70,20 +47,6 @@ async def test_a_batch_whose_read_was_not_answered_is_found_again_and_runs_once(
     assert (worker.counts.read, worker.counts.acked) == (10, 10)
 
 
-async def test_a_blocked_read_whose_answer_is_lost_loses_no_job(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
-    through, handler = await proxy(server), scene.Handler()
-    drop = through.drop_reply(command("XREADGROUP"))
-    async with scene.running_worker(through.url, handler):
-        await wait_until(lambda: through.commands["XREADGROUP"], "the worker reads")
-        enqueued = await scene.enqueue(client, 1)
-        await drop.wait()
-        await handler.has_started(1)
-        await scene.nothing_left(client)
-    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
-
-
 async def test_acknowledgements_that_were_not_answered_are_not_taken_for_refused(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
@@ -98,7 +61,7 @@ async def test_acknowledgements_that_were_not_answered_are_not_taken_for_refused
     assert (worker.counts.refused, worker.counts.acked) == (0, 10)
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("nth", [1, 3], ids=["of a nack", "of the dead letter"])
 async def test_a_failed_job_whose_nack_was_not_answered_is_made_ready_once_and_dies_once(
     server: RedisServer, client: Redis, proxy: StartProxy, nth: int
 ) -> None:
@@ -112,30 +75,6 @@ async def test_a_failed_job_whose_nack_was_not_answered_is_made_ready_once_and_d
     assert await scene.count_events(client) == {"nacked": 2, "dead_lettered": 1}
     assert worker.counts.refused == 0
     assert await scene.violations(client, enqueued, finished=True) == []
-
-
-async def test_a_rejected_job_whose_settlement_was_not_answered_is_dead_lettered_once(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
-    through, handler = await proxy(server), scene.Handler()
-    await scene.enqueue(client, 10, reject="")
-    drop = await _lose(through, client, SETTLE)
-    async with scene.running_worker(through.url, handler) as worker:
-        await scene.nothing_left(client)
-    assert drop.happened
-    assert (await client.xlen(scene.KEYS.dead), len(handler.starts), worker.counts.refused) == (10, 10, 0)
-
-
-async def test_a_worker_joins_its_group_though_the_answer_was_lost(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
-    through, handler = await proxy(server), scene.Handler()
-    await scene.enqueue(client, 3)
-    drop = await _lose(through, client, JOIN_GROUP)
-    async with scene.running_worker(through.url, handler):
-        await handler.has_started(3)
-        await scene.nothing_left(client)
-    assert drop.happened
 
 
 @pytest.mark.usefixtures("hurried")

@@ -6,7 +6,6 @@ test ends that, after it has seen that live workers extend their deliveries.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
@@ -15,15 +14,10 @@ from redis.asyncio import Redis
 
 from reaper.drill.history import read_state
 from reaper.service import Reaper
-from tests.conftest import StartProxy, StartServer
+from tests.conftest import StartProxy
 from tests.faults import scene
-from tests.support.proxy import Proxy, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.calls.group_moves import RECOVER
-from workers.protocol.connection import commands_client
-from workers.protocol.events import LifecycleEvent
-from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
 pytestmark = pytest.mark.anyio
@@ -33,101 +27,49 @@ STRANDED = 3
 GAP_MS = 2 * 3_600_000
 TTL_S = 1
 TIMES: dict[str, Any] = {"lease_ttl": TTL_S, "full_scan_interval": 0.2}
-TAKE = load_script("reaper", "lease_take")
-
-Step = Callable[[], Awaitable[object]]
 
 
-async def _outlasts(through: Proxy, begin: Step, end: Step) -> None:
-    """Let an outage pass over live workers and dead ones, and check the result."""
-    handler = scene.Handler()
-    async with commands_client(through.server.url) as client:
-        await scene.create_group(client)
-        stranded = await scene.enqueue(client, STRANDED)
-        await scene.strand(client, STRANDED)
-        enqueued = stranded | await scene.enqueue(client, SLOW_JOBS, hold="")
-        async with scene.running_reaper(through.url, **TIMES) as reaper, scene.running_worker(through.url, handler):
-            await scene.holds(reaper)
-            await handler.has_started(SLOW_JOBS)
-            through.blackhole()  # so that no process sees the overdue deliveries, and no worker extends them
-            await scene.make_overdue(client)
-            long_ago = await server_ms(client) - GAP_MS
-            await client.hset(scene.KEYS.settings, "beat", long_ago)
-            terms_before = await scene.token_of(client)
-            await begin()
-            began = monotonic()
-            await wait_until(lambda: monotonic() - began > TTL_S, "its lease has expired, as nobody extends it")
-            await end()
-            # Everything is overdue, and a replica has seen it. Only then the live workers extend, and the wait ends.
-            await scene.scanned_by_term_after(client, terms_before)
-            wait = await scene.recovery_waits(client)
-            assert wait is not None
-            assert wait.gap_ms >= GAP_MS
-            await wait_until(lambda: _are_young(client, SLOW_JOBS), "the living extend what they hold")
-            assert not await scene.events(client, "recovered")
-            await client.hset(scene.KEYS.settings, "unbroken", 1)
-            await wait_until(lambda: scene.events(client, "recovered"), "recovery goes on")
-            handler.open_gate()
-            await scene.nothing_left(client)
-        counts = await scene.count_events(client)
-        refused = await scene.events(client, "refused")  # a call that the holder sent while its lease expired
-        assert all("token" in event.data for event in refused)
-        assert counts - Counter({"refused": len(refused)}) == {"acked": SLOW_JOBS + STRANDED, "recovered": STRANDED}
-        assert {event.job for event in await scene.events(client, "recovered")} == set(stranded)
-        assert await scene.violations(client, enqueued, [handler]) == []
+@pytest.mark.usefixtures("hurried")
+async def test_a_network_that_swallows_everything_robs_no_live_worker(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through, handler = await proxy(server), scene.Handler()
+    await scene.create_group(client)
+    stranded = await scene.enqueue(client, STRANDED)
+    await scene.strand(client, STRANDED)
+    enqueued = stranded | await scene.enqueue(client, SLOW_JOBS, hold="")
+    async with scene.running_reaper(through.url, **TIMES) as reaper, scene.running_worker(through.url, handler):
+        await scene.holds(reaper)
+        await handler.has_started(SLOW_JOBS)
+        through.blackhole()  # so that no process sees the overdue deliveries, and no worker extends them
+        await scene.make_overdue(client)
+        await client.hset(scene.KEYS.settings, "beat", await server_ms(client) - GAP_MS)
+        terms_before = await scene.token_of(client)
+        began = monotonic()
+        await wait_until(lambda: monotonic() - began > TTL_S, "its lease has expired, as nobody extends it")
+        await through.mend()
+        # Everything is overdue, and a replica has seen it. Only then the live workers extend, and the wait ends.
+        await scene.scanned_by_term_after(client, terms_before)
+        wait = await scene.recovery_waits(client)
+        assert wait is not None
+        assert wait.gap_ms >= GAP_MS
+        await wait_until(lambda: _are_young(client, SLOW_JOBS), "the living extend what they hold")
+        assert not await scene.events(client, "recovered")
+        await client.hset(scene.KEYS.settings, "unbroken", 1)
+        await wait_until(lambda: scene.events(client, "recovered"), "recovery goes on")
+        handler.open_gate()
+        await scene.nothing_left(client)
+    counts = await scene.count_events(client)
+    refused = await scene.events(client, "refused")  # a call that the holder sent while its lease expired
+    assert all("token" in event.data for event in refused)
+    assert counts - Counter({"refused": len(refused)}) == {"acked": SLOW_JOBS + STRANDED, "recovered": STRANDED}
+    assert {event.job for event in await scene.events(client, "recovered")} == set(stranded)
+    assert await scene.violations(client, enqueued, [handler]) == []
 
 
 async def _are_young(client: Redis, number: int) -> bool:
     rows: Any = await client.xpending_range(scene.STREAM, scene.GROUP, "-", "+", 100)
     return bool(sum(row[2] < scene.VISIBILITY_S * 1_000 for row in rows) == number)
-
-
-@pytest.mark.usefixtures("hurried")
-async def test_a_frozen_server(start_server: StartServer, proxy: StartProxy) -> None:
-    server = start_server()
-    through = await proxy(server)
-
-    async def freeze() -> None:
-        server.pause()
-        await through.mend()
-
-    async def thaw() -> None:
-        server.resume()
-
-    await _outlasts(through, freeze, thaw)
-
-
-@pytest.mark.usefixtures("hurried")
-async def test_a_server_that_is_killed_and_started_again_with_its_log(
-    start_server: StartServer, proxy: StartProxy
-) -> None:
-    server = start_server(appendonly="yes", appendfsync="always")
-    through = await proxy(server)
-
-    async def kill() -> None:
-        server.kill()
-        await through.mend()
-
-    async def start() -> None:
-        server.start()
-
-    await _outlasts(through, kill, start)
-
-
-@pytest.mark.usefixtures("hurried")
-async def test_a_network_that_swallows_everything(start_server: StartServer, proxy: StartProxy) -> None:
-    through = await proxy(start_server())
-
-    async def go_on() -> None:
-        """It swallows everything already."""
-
-    await _outlasts(through, go_on, through.mend)
-
-
-@pytest.mark.usefixtures("hurried")
-async def test_a_network_that_refuses_everything(start_server: StartServer, proxy: StartProxy) -> None:
-    through = await proxy(start_server())
-    await _outlasts(through, through.cut, through.mend)
 
 
 async def test_what_ends_during_an_outage_is_settled_once_when_it_is_over(
@@ -171,36 +113,6 @@ async def test_a_holder_that_alone_lost_contact_is_replaced_and_its_successor_wa
 def _token(reaper: Reaper) -> int:
     """Return the number of the term in which ``reaper`` believes that it is; 0 = none."""
     return max((report.token for report in reaper.reports().values()), default=0)
-
-
-async def test_a_write_that_the_network_held_back_until_another_holds_is_refused(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
-    through = await proxy(server)
-    await scene.create_group(client)
-    await client.script_load(RECOVER.source)
-    async with scene.running_reaper(through.url) as first:
-        token = await scene.holds(first)
-        held = through.hold_requests(runs(RECOVER))
-        enqueued = await scene.enqueue(client, 10)
-        await scene.strand(client, 10, overdue=True)
-        await held.wait()
-        again = through.hold_requests(runs(TAKE))
-        await client.delete(scene.KEYS.lease)
-        async with scene.running_reaper(server.url, before=first.replica_id) as other:
-            await scene.holds(other)
-            again.release()
-            await wait_until(lambda: _ready(client, 10), "the other one recovers")
-            held.release()
-            await wait_until(lambda: _refused(client, "recover"), "the late write is refused")
-    refused = await _refused(client, "recover")  # a repetition before it learnt of its end is, too
-    assert {event.data["token"] for event in refused} == {token}
-    assert scene.times(await scene.events(client, "recovered")) == dict.fromkeys(enqueued, 1)
-    assert await scene.violations(client, enqueued) == []
-
-
-async def _refused(client: Redis, verb: str) -> list[LifecycleEvent]:
-    return [event for event in await scene.events(client, "refused") if event.data["verb"] == verb]
 
 
 async def _ready(client: Redis, number: int) -> bool:

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import anyio
 import pytest
 from redis.asyncio import Redis
 
@@ -23,7 +22,6 @@ from workers.protocol.connection import commands_client
 
 pytestmark = pytest.mark.anyio
 
-in_every_mode = pytest.mark.parametrize("mode", ["reaper", "embedded", by_claim(EMBEDDED_IN_PLACE)])
 PAUSED_MS = 700
 """Longer than a read blocks here: meanwhile each worker sends the next one, which has to wait."""
 
@@ -88,7 +86,7 @@ async def has_left(group: Group) -> None:
 # --- by hand -------------------------------------------------------------------------------------------------
 
 
-@in_every_mode
+@pytest.mark.parametrize("mode", ["reaper", by_claim(EMBEDDED_IN_PLACE)])
 async def test_writes_are_paused_while_a_worker_stops(start_server: StartServer, mode: str) -> None:
     server = start_server()
     async with group_of(server, mode) as group:
@@ -98,21 +96,6 @@ async def test_writes_are_paused_while_a_worker_stops(start_server: StartServer,
         group.leaving.stop()
         await last_long_enough(group.client)
         await group.client.execute_command("CLIENT", "UNPAUSE")
-        await has_left(group)
-        await group.add_jobs()
-        await group.is_worked_off()
-
-
-@in_every_mode
-async def test_all_clients_are_paused_while_a_worker_stops(start_server: StartServer, mode: str) -> None:
-    """This pause cannot be ended, because the server does not even listen. It ends by itself."""
-    server = start_server()
-    async with group_of(server, mode) as group:
-        await group.is_worked_off()
-        await group.client.execute_command("CLIENT", "PAUSE", PAUSED_MS, "ALL")
-        await anyio.to_thread.run_sync(server.command, "PING")  # answered when it is over
-        await group.client.execute_command("CLIENT", "PAUSE", PAUSED_MS, "ALL")
-        group.leaving.stop()
         await has_left(group)
         await group.add_jobs()
         await group.is_worked_off()
@@ -136,10 +119,9 @@ async def role_is(server: RedisServer, role: str) -> None:
     await wait_until(lambda: role_of(server)[0] == role, f"it is a {role}")
 
 
-@in_every_mode
-async def test_a_planned_failover_to_a_replica_that_is_behind(start_server: StartServer, mode: str) -> None:
+async def test_a_planned_failover_to_a_replica_that_is_behind(start_server: StartServer) -> None:
     master, replica = start_server(repl_diskless_sync_delay="0"), start_server()
-    async with group_of(master, mode) as group:
+    async with group_of(master, "embedded") as group:
         await follow(replica, master)
         replica.pause()
         await group.add_jobs()
@@ -153,30 +135,5 @@ async def test_a_planned_failover_to_a_replica_that_is_behind(start_server: Star
         replica.command("FAILOVER")  # and back, because workers know only this address
         await role_is(master, "master")
         await has_left(group)
-        await group.add_jobs()
-        await group.is_worked_off()
-
-
-@in_every_mode
-async def test_a_master_is_shut_down_whose_replica_is_behind(start_server: StartServer, mode: str) -> None:
-    """From Redis 7.0 on it pauses writes and waits for the replica, before it saves its data."""
-    master, replica = start_server(repl_diskless_sync_delay="0"), start_server()
-    master.command("CONFIG", "SET", "save", "3600 1000000")
-    async with group_of(master, mode) as group:
-        await group.is_worked_off()
-        await follow(replica, master)
-        replica.pause()
-        await group.client.set("not-replicated", "yet")
-        process = master._process
-        assert process is not None
-        process.terminate()
-        if master.version >= (7,):
-            await last_long_enough(group.client)
-            group.leaving.stop()
-            await last_long_enough(group.client)
-        replica.resume()
-        assert await process.ended() == 0
-        master.restart()
-        assert await group.client.get("not-replicated") == b"yet"
         await group.add_jobs()
         await group.is_worked_off()

@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import pytest
@@ -12,15 +13,17 @@ from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution
 from tests.faults.reapers import (
+    VISIBILITY_MS,
     Case,
     holding,
     nothing_left,
     quick_settings,
 )
+from tests.support.knobs import HURRY
 from tests.support.notes import read_notes
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
-from tests.support.tiers import in_matrix
+from tests.support.tiers import by_claim, in_matrix
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName
 
@@ -55,14 +58,17 @@ def bare_worker(processes: Processes, case: Case) -> Start:
 @pytest.fixture
 def our_worker(processes: Processes, case: Case) -> Start:
     """Start workers of ours. Without a name of their own, they adopt no delivery, so all recovery is the reaper's."""
+    return partial(start_ours, processes, case)
 
-    def start(name: str) -> Running:
-        flags = ("--redis-url", case.server.url, "--stream", case.keys.stream, "--group", case.keys.group)
-        return processes.worker(
-            "tests.faults.poisoned_program", *flags, "--concurrency", str(BATCH), env={"LEDGER": LEDGER}, name=name
-        )
 
-    return start
+def start_ours(processes: Processes, case: Case, *words: str) -> Running:
+    """Start a worker of ours; the last word is what the test calls it, and those before are its options."""
+    *flags, name = words
+    place = ("--redis-url", case.server.url, "--stream", case.keys.stream, "--group", case.keys.group)
+    return processes.worker(
+        "tests.faults.poisoned_program", *place, "--concurrency", str(BATCH), *flags,
+        env={"LEDGER": LEDGER, **HURRY}, name=name,
+    )  # fmt: skip
 
 
 async def dies(case: Case, worker: Running, name: str) -> None:
@@ -151,6 +157,17 @@ async def test_in_a_burst_read_by_a_worker_of_ours_the_poison_alone_is_given_up(
         await all_over(case)
     await only_the_poison_was_given_up(case, poison)
     assert len(await case.events(EventName.QUARANTINED)) > 1, "it took others along"
+
+
+@pytest.mark.parametrize("redelivery", ["stream", in_matrix("retry-stream"), by_claim("in-place")])
+async def test_among_jobs_of_embedded_workers_the_poison_alone_is_given_up(
+    case: Case, processes: Processes, redelivery: str
+) -> None:
+    flags = ("--recovery", "embedded", "--redelivery", redelivery, "--visibility-timeout", str(VISIBILITY_MS // 1000))
+    poison = await enqueue_batch(case, BATCH // 2)
+    async with supervised(case, partial(start_ours, processes, case, *flags), "w1", "w2"):
+        await all_over(case)
+    await only_the_poison_was_given_up(case, poison)
 
 
 async def test_under_steady_load_on_workers_of_ours_the_poison_alone_is_given_up(case: Case, our_worker: Start) -> None:

@@ -1,6 +1,5 @@
 """Only the poison job becomes a dead letter, if workers of quarantined jobs are stopped, or services are down."""
 
-import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -141,25 +140,3 @@ async def test_quarantined_jobs_whose_service_is_down_are_not_taken_along_by_a_p
     async with served(case, processes, mode) as start, kept_alive(start):
         await all_over(case)
     await the_poison_alone_was_given_up(case, jobs[2])
-
-
-@both_modes
-async def test_a_quarantined_job_that_is_stopped_after_each_start_is_never_given_up(
-    case: Case, processes: Processes, mode: str
-) -> None:
-    """Beside it waits the poison job, which is found as soon as it may run."""
-    jobs = await quarantined(case, {"down": "5"}, {"poison": ""}, {})
-    await case.client.set(KILL, "now")
-    async with served(case, processes, mode) as start:
-        for _ in range(4):
-            worker, before = start(), await started(case)
-
-            async def has_started(before: int = before) -> bool:
-                return await started(case) > before
-
-            await wait_until(has_started, "something has started")
-            worker.terminate()
-            assert await worker.wait() in (0, -signal.SIGKILL), "it was stopped, or the poison job was first"
-        async with kept_alive(start):
-            await all_over(case)
-    await the_poison_alone_was_given_up(case, jobs[1])

@@ -1,20 +1,16 @@
 """Redis answers with errors: it is read-only, full of clients, or misses a group, scripts or a password."""
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.history import read_state
 from tests.faults import scene
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 from workers import Worker
-from workers.protocol.errors import UnreachableError
 from workers.runtime.callbacks import Report
 from workers.runtime.options import UNREACHABLE_EXIT
 
@@ -76,9 +72,6 @@ async def test_scripts_may_be_flushed_at_any_time(
     assert await scene.violations(client, enqueued, [handler], finished=True) == []
 
 
-# --- read-only ----------------------------------------------------------------------------------------------
-
-
 # --- without the group --------------------------------------------------------------------------------------
 
 
@@ -116,65 +109,7 @@ async def test_what_runs_when_its_group_is_destroyed_is_not_settled_twice(server
     assert (worker.counts.acked, worker.counts.refused) == (5, len(handler.starts) - 5)
 
 
-async def test_a_holder_whose_group_is_destroyed_says_so_and_serves_the_new_one(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    await scene.create_group(client)
-    async with scene.running_reaper(server.url) as reaper:
-        token = await scene.holds(reaper)
-        await scene.scanned_by_term_after(client, token - 1)
-        await client.xgroup_destroy(scene.STREAM, scene.GROUP)
-        await wait_until(lambda: logged_by_reapers(caplog), "the reaper tells")
-        await client.xgroup_create(scene.STREAM, scene.GROUP, "0")
-        await scene.enqueue(client, 5)
-        await scene.strand(client, 5, overdue=True)
-        await wait_until(lambda: _ready(client, 5), "all are ready again")
-        assert await scene.holds(reaper) == token
-    first, *others = logged_by_reapers(caplog)
-    assert 'reason=no_group cause="the stream or its group does not exist (yet): NOGROUP' in first
-    assert all("the group was destroyed" in line for line in others)
-
-
-async def _ready(client: Redis, number: int) -> bool:
-    return len((await read_state(client, scene.KEYS)).ready) == number
-
-
 # --- at the start -------------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def _worker_at(url: str) -> AsyncIterator[None]:
-    async with scene.running_worker(url, scene.Handler()):
-        yield
-
-
-@asynccontextmanager
-async def _reaper_at(url: str) -> AsyncIterator[None]:
-    async with scene.running_reaper(url):
-        yield
-
-
-both = pytest.mark.parametrize("start", [_worker_at, _reaper_at], ids=["worker", "reaper"])
-
-
-async def refusal(start: object, url: str) -> str:
-    """Start at ``url`` and return the message of the one error."""
-    with pytest.raises(BaseException) as caught:  # noqa: PT011 - looked at below
-        async with start(url):  # type: ignore[operator]
-            pass
-    error: BaseException = caught.value
-    while isinstance(error, BaseExceptionGroup):
-        (error,) = error.exceptions
-    assert isinstance(error, UnreachableError), repr(error)
-    return str(error)
-
-
-@both
-async def test_nobody_listens(start: object) -> None:
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    said = await refusal(start, url)
-    assert f"at {url!r}" in said
-    assert "refused" in said.lower() or "connect" in said.lower()
 
 
 @pytest.mark.processes

@@ -23,7 +23,6 @@ from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
-from workers import Worker
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -241,50 +240,6 @@ async def has_word(client: Redis, consumer: str) -> bool:
     return bool(await client.hexists(scene.KEYS.settings, f"registration:{consumer}"))
 
 
-async def run_while_claimed(server: RedisServer, client: Redis, handler: scene.Handler, *, counted: bool) -> Worker:
-    """Let a worker end jobs that were claimed meanwhile. Return the worker, which has stopped."""
-    async with scene.running_worker(server.url, handler, concurrency=JOBS) as worker:
-        await handler.has_started(JOBS)
-        claimant = worker.consumer if counted else "foreign"
-        await client.execute_command(
-            "XCLAIM", scene.STREAM, scene.GROUP, claimant, 0, *(start.job for start in handler.starts),
-            *(() if counted else ("JUSTID",)),
-        )  # fmt: skip
-        handler.open_gate()
-        await wait_until(lambda: worker.counts.acked + worker.counts.refused == JOBS, "all have ended")
-        assert await owners(client) == ({claimant} if worker.counts.refused else set())
-    return worker
-
-
-HOW_CLAIMED = pytest.mark.parametrize(
-    "counted", [False, True], ids=["by somebody else, uncounted", "by itself, counted"]
-)
-
-
-@HOW_CLAIMED
-async def test_a_delivery_that_was_claimed_meanwhile_is_done_by_whoever_completes_it_first(
-    server: RedisServer, client: Redis, counted: bool
-) -> None:
-    handler = scene.Handler()
-    enqueued = await scene.enqueue(client, JOBS, hold="")
-    worker = await run_while_claimed(server, client, handler, counted=counted)
-    assert (worker.counts.refused, worker.counts.acked) == (0, JOBS)
-    assert scene.times(await scene.events(client, "acked")) == dict.fromkeys(enqueued, 1)
-    acknowledged = await client.execute_command("XACK", scene.STREAM, scene.GROUP, *enqueued)
-    assert acknowledged == 0, "a later completion is rejected"
-
-
-@HOW_CLAIMED
-async def test_a_delivery_that_was_claimed_meanwhile_cannot_be_made_ready_again_under_its_old_owner_or_count(
-    server: RedisServer, client: Redis, counted: bool
-) -> None:
-    handler = scene.Handler()
-    enqueued = await scene.enqueue(client, JOBS, hold="", fail="")
-    worker = await run_while_claimed(server, client, handler, counted=counted)
-    assert (worker.counts.refused, worker.counts.nacked) == (JOBS, 0)
-    assert scene.times(await scene.events(client, "refused")) == dict.fromkeys(enqueued, 1)
-
-
 # --- crash loops --------------------------------------------------------------------------------------------
 
 
@@ -320,19 +275,3 @@ async def test_a_poison_job_in_a_crash_loop_is_dead_lettered_long_before_its_vis
     assert scene.times(started)[letter.job] == 3
     assert {event.job for event in await scene.events(client, "acked")} == set(bystanders)
     assert await violations(client, bystanders | poison, finished=True, poison=frozenset(poison)) == []
-
-
-async def test_a_poison_job_in_a_crash_loop_beside_a_reaper_is_dead_lettered_once(
-    server: RedisServer, client: Redis, processes: Processes
-) -> None:
-    await scene.create_group(client)
-    bystanders = await scene.enqueue(client, 4)
-    poison = await scene.enqueue(client, 1, kill="")
-    async with scene.running_reaper(server.url) as reaper:
-        await scene.holds(reaper)
-        deaths = await run_crash_loop(processes, server, client, "reaper")
-        await scene.nothing_left(client)
-    assert deaths == 3
-    (letter,) = (await read_state(client, scene.KEYS)).dead
-    assert (letter.job, letter.deliveries) == (*poison, 3)
-    assert await violations(client, bystanders | poison, poison=frozenset(poison)) == []

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import anyio
 import pytest
 from redis.asyncio import Redis
 
@@ -17,7 +16,6 @@ from tests.support.servers import RedisServer, url_of
 from tests.support.waiting import wait_until
 from workers import Job, NewJob, Producer, Retry
 from workers.protocol.calls.group_moves import MOVE_DUE
-from workers.protocol.calls.moves import SETTLE
 
 pytestmark = pytest.mark.anyio
 
@@ -193,59 +191,3 @@ async def test_a_change_of_holders_while_jobs_fall_due_runs_none_twice(
             await scene.nothing_left(client)
     assert scene.times(handler.inner.starts) == dict.fromkeys(enqueued, 2)
     await faultless(client, enqueued, handler.inner)
-
-
-async def test_a_lost_reply_of_the_holder_moves_nothing_twice(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
-    handler, through = scene.Handler(), await proxy(server)
-    await client.script_load(MOVE_DUE.source)
-    enqueued = await enqueue_later(client, 50, delay=0.01)
-    drops = [through.drop_reply(runs(MOVE_DUE)) for _ in range(2)]
-    async with (
-        scene.running_reaper(through.url),
-        scene.running_worker(server.url, handler),
-    ):
-        await handler.has_started(50)
-        await wait_until(lambda: all(drop.happened for drop in drops), "two replies were lost")
-        await scene.nothing_left(client)
-    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
-    await faultless(client, enqueued, handler)
-
-
-async def test_a_settlement_that_is_sent_again_schedules_a_retry_once(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
-    handler, through = Scripted(Retry("later", delay=SOON)), await proxy(server)
-    await client.script_load(SETTLE.source)
-    drop = through.drop_reply(runs(SETTLE))
-    async with scene.running_reaper(server.url), scene.running_worker(through.url, handler) as worker:
-        enqueued = await scene.enqueue(client, 1)
-        await wait_until(lambda: worker.counts.acked == 1, "it is done")
-        await scene.nothing_left(client)
-    assert (drop.happened, worker.counts.refused) == (True, 0)
-    assert scene.times(handler.inner.starts) == dict.fromkeys(enqueued, 2)
-
-
-async def test_an_observer_leaves_the_schedules_alone(server: RedisServer, client: Redis) -> None:
-    await scene.create_group(client)
-    enqueued = await enqueue_later(client, 2, delay=0.001)
-    async with scene.running_reaper(server.url, observe=True) as reaper:
-        await wait_until(reaper.reports, "it observes the group")
-        await anyio.lowlevel.checkpoint()
-    assert sorted((await read_state(client, scene.KEYS)).scheduled) == sorted(enqueued)
-
-
-async def test_a_foreign_member_of_a_schedule_is_told_and_stops_nothing(server: RedisServer, client: Redis) -> None:
-    handler = scene.Handler()
-    await client.zadd(scene.KEYS.stream_schedule, {b"not a job": 1})
-    async with scene.running_reaper(server.url) as reaper, scene.running_worker(server.url, handler):
-        await scene.holds(reaper)
-        await enqueue_later(client, 3)
-        await handler.has_started(3)
-
-        async def told() -> bool:
-            report = await scene.scanned_by_term_after(client, 0)
-            return "the schedule has a member that is not a job" in report.error
-
-        await wait_until(told, "the status tells of it")

@@ -14,7 +14,6 @@ from reaper.service import Reaper
 from reaper.sharing.ranking import ranked
 from tests.faults import scene
 from tests.faults.reapers import (
-    VISIBILITY_MS,
     Case,
     Listened,
     claimed,
@@ -29,7 +28,6 @@ from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName
-from workers.runtime.clock import server_ms
 
 pytestmark = pytest.mark.anyio
 
@@ -108,20 +106,6 @@ async def test_a_holder_that_was_paused_over_its_expiry_writes_nothing_and_gets_
     assert {event.data["token"] for event in await case.events(EventName.REFUSED)} == {1}
     assert await case.lease_events() == [("lease_taken", 1), ("lease_taken", 2), ("lease_left", 2), ("lease_taken", 3)]
     assert await left_because(case) == ["handed_over"]
-
-
-async def test_a_replica_with_other_settings_waits_until_the_holder_has_left(case: Case) -> None:
-    async with running(quick_settings(case.server)) as first:
-        holder = await case.holds_it()
-        other = quick_settings(case.server, visibility_timeout=2 * VISIBILITY_MS / 1000)
-        async with running(other, before=holder) as second:
-            await wait_until(lambda: second.reaper.has_worked, "it knows who holds the lease")
-            assert await recovered_by(case, 3) == {1}
-            assert (second.reaper.held, replica_of(await case.holder())) == (0, holder)
-            first.reaper.stop()
-            await wait_until(lambda: second.reaper.held, "the second holds the group")
-            assert await recovered_by(case, 3) == {2}
-    assert await left_because(case) == ["stopped", "stopped"]
 
 
 async def left_because(case: Case) -> list[str]:
@@ -236,23 +220,6 @@ async def test_replicas_share_the_groups_and_nothing_moves_but_what_must(sharing
         await sharing.each_was_recovered_once()
 
 
-async def test_the_groups_of_a_replica_that_is_drained_go_to_the_others_and_come_back(
-    sharing: Sharing, client: Redis
-) -> None:
-    async with sharing:
-        first, second = await sharing.join(), await sharing.join()
-        await sharing.are_shared(first, second)
-        await sharing.are_served()
-        until_ms = await server_ms(client) + 3_600_000
-        await client.zadd(scene.NAMESPACE.drained, {first.reaper.replica_id: until_ms})
-        await sharing.are_shared(second)
-        assert first.reaper.held == 0
-        await sharing.are_served()
-        await client.zrem(scene.NAMESPACE.drained, first.reaper.replica_id)
-        await sharing.are_shared(first, second)
-        await sharing.each_was_recovered_once()
-
-
 async def test_jobs_that_stall_while_replicas_come_and_go_are_recovered_once(sharing: Sharing) -> None:
     async def meanwhile(done: Awaitable[object]) -> None:
         """Let jobs stall until it is done. A look that is cut off would leave a job read, and due in an hour."""
@@ -276,23 +243,3 @@ async def test_jobs_that_stall_while_replicas_come_and_go_are_recovered_once(sha
         await meanwhile(sharing.are_shared(second))
         await sharing.are_served()
         await sharing.each_was_recovered_once()
-
-
-# ---- restart
-
-
-async def test_quarantined_jobs_are_released_by_the_next_holder(case: Case) -> None:
-    jobs = await case.stalled(4, times=2)
-
-    async def quarantined() -> bool:
-        state = await case.state()
-        return len(state.scheduled) == 3 and state.released == 1
-
-    async with holding(quick_settings(case.server)):
-        await wait_until(quarantined, "one is released, the others are quarantined")
-    # Between two terms the one that was out settles.
-    assert await case.work_off(lambda state: not state.ready) == jobs[:1]
-    assert len((await case.state()).scheduled) == 3
-    async with holding(quick_settings(case.server)):
-        assert await case.work_off(nothing_left) == jobs[1:]
-    assert await case.violations(finished=True) == []

@@ -105,24 +105,6 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
     assert await violations(client, {**enqueued, **more, **stalled}, [handler], finished=True) == []
 
 
-async def test_a_reaper_that_starts_next_to_embedded_workers_takes_the_group_over(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, own_recovery: str
-) -> None:
-    handler = Handler()
-    async with worker_of(own_recovery, server.url, handler):
-        assert await mode(client) == "embedded"
-        async with running_reaper(server.url) as reaper:
-            await holds(reaper)
-            await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
-            await wait_until(
-                lambda: "recovery reaper is in force, embedded is set" in caplog.text, "the worker notices"
-            )
-            enqueued = await enqueue(client, 3, fail="")
-            await nothing_left(client)
-    assert "setting=recovery before=embedded after=reaper" in caplog.text
-    assert times(handler.starts) == dict.fromkeys(enqueued, 3)
-
-
 async def _is_mode(client: Redis, name: str) -> bool:
     return await mode(client) == name
 
@@ -146,7 +128,7 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
     assert await modes_of_recoveries(client) == {"embedded"}
     assert caplog.text.count("no reaper serves the group, its workers recover stalled jobs: group=orders/billing") == 2
     late, before = Scene(client), await read_state(client, KEYS)
-    assert (await late.recover("1-1", lease=lease))[0] == b"stale"
+    assert (await late.recover("1-1", lease=lease))[0] == b"fenced"
     assert await read_state(client, KEYS) == before
 
 
@@ -164,19 +146,18 @@ async def _is_quarantined(client: Redis) -> bool:
     return len(state.scheduled) == 9 and state.released == 1 and not state.pending
 
 
-@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 async def test_embedded_workers_take_up_what_a_reaper_has_left(
-    server: RedisServer, client: Redis, policy: str, own_recovery: str
+    server: RedisServer, client: Redis, own_recovery: str
 ) -> None:
     await create_group(client)
-    async with running_reaper(server.url, redelivery=policy, full_scan_interval=0.2) as reaper:
+    async with running_reaper(server.url, full_scan_interval=0.2) as reaper:
         await holds(reaper)
         await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
         enqueued = await leave_things_behind(client)
         await wait_until(lambda: _is_quarantined(client), "they are quarantined")
     handler = Handler()
     async with (
-        worker_of(own_recovery, server.url, handler, redelivery=policy),
+        worker_of(own_recovery, server.url, handler),
         Producer(STREAM, server.url) as producer,
     ):
         delayed = await producer.enqueue({"n": "late"}, delay=0.1)
@@ -186,14 +167,13 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(
     assert await violations(client, {**enqueued, delayed: [(b"n", b"late")]}, [handler], finished=True) == []
 
 
-@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 async def test_a_reaper_takes_up_what_embedded_workers_have_left(
-    server: RedisServer, client: Redis, policy: str, own_recovery: str
+    server: RedisServer, client: Redis, own_recovery: str
 ) -> None:
     await create_group(client)
     busy = Handler()
     async with Producer(STREAM, server.url) as producer:
-        async with worker_of(own_recovery, server.url, busy, concurrency=1, redelivery=policy, drain_timeout=0):
+        async with worker_of(own_recovery, server.url, busy, concurrency=1, drain_timeout=0):
             held = await enqueue(client, 1, hold="")
             await busy.has_started(1)
             delayed = await producer.enqueue({"n": "late"}, delay=3_600)
@@ -207,7 +187,7 @@ async def test_a_reaper_takes_up_what_embedded_workers_have_left(
         await make_due(client)
         handler = Handler()
         handler.open_gate()
-        async with running_reaper(server.url, redelivery=policy), running_worker(server.url, handler):
+        async with running_reaper(server.url), running_worker(server.url, handler):
             await nothing_left(client)
     assert times(handler.starts) == dict.fromkeys([*enqueued, delayed], 1)
     assert await modes_of_recoveries(client) == {"reaper", "embedded"}

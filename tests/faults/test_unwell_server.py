@@ -1,7 +1,6 @@
 """Redis is full of clients, loads its data, was demoted, or is a replica: one sentence, nobody dies, work goes on."""
 
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -12,7 +11,6 @@ from redis.exceptions import RedisError
 from reaper.service import Reaper
 from tests.conftest import StartServer
 from tests.faults import scene
-from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port, version_of
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
@@ -154,76 +152,39 @@ async def _serve_again(admin: Redis) -> None:
     await admin.config_set("maxclients", "10000")
 
 
-unwell = pytest.mark.parametrize(
-    ("make_unwell", "said"), [(_take_no_writes, "NOREPLICAS"), (_let_nobody_in, "max number of clients reached")]
-)
-
-
-@unwell
 async def test_a_worker_begins_once_the_server_serves_it(
-    make_unwell: Callable[[Redis], Awaitable[None]],
-    said: str,
-    start_server: StartServer,
-    caplog: pytest.LogCaptureFixture,
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, handler = start_server(), scene.Handler()
     async with commands_client(server.url, max_connections=1) as admin:
         await scene.create_group(admin)
         enqueued = await scene.enqueue(admin, 3)
-        await make_unwell(admin)
+        await _take_no_writes(admin)
         async with anyio.create_task_group() as tasks:
 
             async def serve_again_once_it_is_told() -> None:
-                await wait_until(lambda: lines_with(caplog, said, "joining the group"), "it is told")
+                await wait_until(lambda: lines_with(caplog, "NOREPLICAS", "joining the group"), "it is told")
                 await _serve_again(admin)
 
             tasks.start_soon(serve_again_once_it_is_told)
             async with scene.running_worker(server.url, handler):
                 await scene.nothing_left(admin)
         assert await scene.violations(admin, enqueued, [handler], finished=True) == []
-    assert len(lines_with(caplog, said)) == 1
+    assert len(lines_with(caplog, "NOREPLICAS")) == 1
 
 
-@unwell
 async def test_a_replica_begins_once_the_server_serves_it(
-    make_unwell: Callable[[Redis], Awaitable[None]],
-    said: str,
-    start_server: StartServer,
-    caplog: pytest.LogCaptureFixture,
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_server()
     async with commands_client(server.url, max_connections=1) as admin:
-        await make_unwell(admin)
+        await _let_nobody_in(admin)
         async with anyio.create_task_group() as tasks:
 
             async def serve_again_once_it_is_told() -> None:
-                await wait_until(lambda: lines_with(caplog, said), "it is told")
+                await wait_until(lambda: lines_with(caplog, "max number of clients reached"), "it is told")
                 await _serve_again(admin)
 
             tasks.start_soon(serve_again_once_it_is_told)
             async with scene.running_reaper(server.url) as reaper:
                 await scene.holds(reaper)
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("program", ["worker", "reaper"])
-async def test_a_program_that_waits_to_begin_ends_in_good_order(
-    program: str, start_server: StartServer, processes: Processes
-) -> None:
-    server = start_server()
-    async with commands_client(server.url, max_connections=1) as admin:
-        await _let_nobody_in(admin)
-        flags = ("--redis-url", server.url)
-        pair = ("--stream", scene.STREAM, "--group", scene.GROUP)
-        process = (
-            processes.worker("tests.faults.program:worker", *flags, *pair)
-            if program == "worker"
-            else processes.reaper("--groups", f"{scene.STREAM}/{scene.GROUP}", *flags)
-        )
-        await process.prints("max number of clients reached")
-        process.terminate()
-        assert await process.wait() == 0
-    assert "error: " not in process.output
-
-
-# --- the address of a replica -------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """The command line itself: help, lazily imported commands, and the page of all settings."""
 
-from pathlib import Path
-
 import pytest
 from click.testing import CliRunner
 
@@ -36,22 +34,5 @@ async def test_drill_and_demo_are_not_imported_for_anything_else(processes: Proc
     assert (await program.wait(), program.output) == (0, "[]\n")
 
 
-async def test_words_after_drill_reach_the_drill() -> None:
-    answer = await run_command(NOWHERE, "drill", "--help")
-    assert answer.code == 0
-    assert answer.out.startswith("Usage: main drill")
-    assert "--visibility-timeout" in answer.out
-
-
 def test_the_page_of_all_settings_is_up_to_date() -> None:
     assert configuration.FILE.read_text(encoding="utf-8") == configuration.document()
-
-
-def test_an_outdated_page_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "docs" / "configuration.md"
-    monkeypatch.setattr(configuration, "FILE", page)
-    runner = CliRunner()
-    assert runner.invoke(configuration.main, ["--check"]).exit_code == 1
-    assert not page.exists()
-    assert runner.invoke(configuration.main).exit_code == 0
-    assert runner.invoke(configuration.main, ["--check"]).exit_code == 0

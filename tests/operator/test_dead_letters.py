@@ -66,26 +66,6 @@ async def test_list_finds_a_reason_among_many(scene: Scene, reaper: Command) -> 
     assert [letter["id"] for letter in answer.data] == [rejected]
 
 
-async def test_delete_finds_a_reason_among_many(scene: Scene, reaper: Command) -> None:
-    letters = await give_up_many(scene, 3)
-    await reject(scene, "invalid")
-    purged = await reaper("dead-letters", "delete", *PAIR, "--reason", "invalid", "--yes", "-o", "json")
-    assert purged.data == {"deleted": 1, "missing": []}
-    assert await ids_of(scene, scene.keys.dead) == letters
-
-
-@pytest.mark.usefixtures("scene")
-async def test_list_says_that_there_is_none(reaper: Command) -> None:
-    answer = await reaper("dead-letters", "list", *PAIR)
-    assert (answer.code, answer.out, answer.err) == (0, "", "no dead letters\n")
-
-
-async def test_list_without_a_pair_shows_those_of_all_configured_groups(scene: Scene, reaper: Command) -> None:
-    await give_up(scene)
-    answer = await reaper("dead-letters", "list", "--groups", "orders/billing,other/one", "-o", "json")
-    assert [letter["group"] for letter in answer.data] == ["orders/billing"]
-
-
 async def test_show_prints_the_payload_with_duplicates_in_order(scene: Scene, reaper: Command) -> None:
     dead = await give_up(scene, "b", "1", "a", "é", "b", "2")
     answer = await reaper("dead-letters", "show", *PAIR, dead)
@@ -239,13 +219,6 @@ async def test_delete_deletes_nothing_unless_it_is_confirmed(typed: str, scene: 
     assert await ids_of(scene, scene.keys.dead) == letters
 
 
-async def test_delete_with_yes_does_not_ask(scene: Scene, reaper: Command) -> None:
-    await give_up_many(scene, 2)
-    answer = await reaper("dead-letters", "delete", *PAIR, "--all", "--yes", "-o", "json")
-    assert (answer.data, answer.err) == ({"deleted": 2, "missing": []}, "")
-    assert await ids_of(scene, scene.keys.dead) == []
-
-
 async def test_delete_by_age_and_reason_leaves_what_is_young_or_different(scene: Scene, reaper: Command) -> None:
     young = await reject(scene, "invalid")
     for reason in ("invalid", "other"):
@@ -258,13 +231,6 @@ async def test_delete_by_age_and_reason_leaves_what_is_young_or_different(scene:
     left = (await reaper("dead-letters", "list", *PAIR, "-o", "json")).data
     assert answer.data == {"deleted": 1, "missing": []}
     assert [(letter["id"] == young, letter["reason"]) for letter in left] == [(True, "invalid"), (False, "other")]
-
-
-@pytest.mark.usefixtures("scene")
-async def test_an_age_that_is_none_is_refused_with_an_example(reaper: Command) -> None:
-    answer = await reaper("dead-letters", "delete", *PAIR, "--older-than", "old")
-    assert answer.code == 2
-    assert "'old' is not a duration, such as 30s, 5m or 24h." in answer.err
 
 
 @pytest.mark.usefixtures("scene")

@@ -7,9 +7,9 @@ from redis.asyncio import Redis
 
 from tests.conftest import StartServer
 from tests.operator.conftest import Command, run_command
-from tests.operator.heartbeats import SELDOM_MS, a_replica, a_report, hold, register
-from tests.scripts.scene import LONG_IDLE_MS, Scene
-from tests.support.servers import RedisServer, free_port, shown
+from tests.operator.heartbeats import a_report, hold
+from tests.scripts.scene import Scene
+from tests.support.servers import RedisServer, shown
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 from workers.protocol.server import knows_claim
@@ -74,12 +74,6 @@ async def test_writes_that_a_failover_can_lose_are_noted(start_server: StartServ
     assert await level() == ["ok"]
 
 
-async def test_an_unreachable_server_is_3() -> None:
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    people, machines = await run_command(url, "doctor"), await run_command(url, "doctor", "-o", "json")
-    assert (people.code, machines.code, machines.data["status"]) == (3, 3, "unreachable")
-
-
 @pytest.mark.contract
 async def test_the_server_is_asked_whether_it_knows_claim(scene: Scene, reaper: Command, server: RedisServer) -> None:
     await _served(scene)
@@ -94,25 +88,6 @@ async def test_several_groups_under_the_wrong_policy_are_found(scene: Scene, rea
     await _served(scene)
     await scene.client.xgroup_create("orders", "audit", "0")
     assert "layout" in await _checks(reaper)
-
-
-async def _notes(reaper: Command, check: str) -> list[str]:
-    findings = (await reaper("doctor", "-o", "json")).data["findings"]
-    return [one["text"] for one in findings if one["level"] == "note" and one["check"] == check]
-
-
-async def test_replicas_with_other_settings_are_noted(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    now = await scene.now_ms()
-    await register(scene.client, a_replica("carol", at_ms=now, settings="other", heartbeat_ms=SELDOM_MS))
-    (said,) = await _notes(reaper, "replicas")
-    assert said.startswith("replicas have different settings, so they do not take groups from each other: alice-1-abc,")
-
-
-async def test_a_group_that_no_replica_holds_is_found(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    await scene.client.delete(scene.keys.lease)
-    assert await _checks(reaper) == ["unheld"]
 
 
 async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene, reaper: Command) -> None:
@@ -130,31 +105,6 @@ async def test_trimming_what_was_never_delivered_is_found_where_redis_remembers(
     await _served(scene)
     await scene.client.xdel("orders", await scene.add())
     assert ("trimming" in await _checks(reaper)) == (server.version >= (7, 0))
-
-
-async def test_a_retry_stream_that_nobody_reads_is_found(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    await scene.set_settings(policy="retry-stream")
-    await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
-    await scene.add(stream=scene.keys.retry)
-    assert "unread" in await _checks(reaper)
-
-
-async def test_that_recovery_waits_after_a_gap_is_noted(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    await scene.set_settings(visibility_ms=3_600_000, unbroken=await scene.now_ms(), gap=41_000)
-    answer = await reaper("doctor", "-o", "json")
-    [said] = [one for one in answer.data["findings"] if "no heartbeat could be served for 41 s" in one["text"]]
-    assert said["level"] == "note"
-
-
-async def test_nothing_is_written(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    entry = await scene.add()
-    await scene.deliver(entry, idle_ms=LONG_IDLE_MS)
-    before = await scene.state()
-    await reaper("doctor")
-    assert await scene.state() == before
 
 
 @pytest.mark.contract

@@ -54,12 +54,6 @@ async def test_a_pending_job_has_an_owner_and_a_deadline(scene: Scene, reaper: C
     assert told["next"].endswith("it is ready again, for delivery 2 of 3")
 
 
-async def test_a_job_is_found_by_its_entry_id_too(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    entry = await scene.stalled("n", 1, "reaper.job", "order-1")
-    assert _shown(await _explained(reaper, entry), "job_id", "place") == ["order-1", "pending"]
-
-
 @pytest.mark.parametrize("typed", [r"\xff\xfe", "\udcff\udcfe"], ids=["as it is shown", "its bytes"])
 async def test_a_job_whose_id_is_no_text_is_found_as_it_is_shown(scene: Scene, reaper: Command, typed: str) -> None:
     entry = await scene.stalled("n", 1, "reaper.job", b"\xff\xfe")
@@ -95,15 +89,6 @@ async def test_what_becomes_of_an_overdue_delivery_depends_on_its_count(
     told = await _explained(reaper, entry)
     assert told["due_in_ms"] == 0
     assert told["next"].partition("ago, ")[2] == next_
-
-
-async def test_a_released_job_that_stalls_is_dead_lettered(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    await scene.beats()
-    entry = await scene.stalled("n", 1, times=3)
-    await scene.client.hset(scene.keys.quarantine, entry, "stream,3,0")
-    told = await _explained(reaper, entry)
-    assert told["next"].partition("ago, ")[2] == f"so at the next scan it is {USED_UP}"
 
 
 async def test_a_longer_visibility_timeout_of_its_own_counts(scene: Scene, reaper: Command) -> None:
@@ -212,14 +197,6 @@ async def test_what_comes_from_outside_stays_on_its_line(scene: Scene, reaper: C
     answer = await reaper("explain", entry)
     assert f"job {entry}" in answer.out  # a line feed is in no job ID
     assert "owner      w\\x1b[31m\\n" in answer.out
-
-
-async def test_nothing_is_written(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    entry = await scene.stalled("n", 1)
-    before = await scene.state()
-    await reaper("explain", entry)
-    assert await scene.state() == before
 
 
 async def test_what_stalls_while_recovery_waits_says_so(scene: Scene, reaper: Command) -> None:

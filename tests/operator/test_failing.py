@@ -3,15 +3,12 @@
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from anyio import run_process
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
-from reaper.operations.ready_again import Outcome, Result
 from tests.operator.conftest import Command, run_command
 from tests.operator.every import ASKING, KEYS, LEAVES, OTHERS, PAIR, STARTING, typed
 from tests.support.dump import dump
@@ -19,7 +16,6 @@ from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer
 from workers.protocol.address import shown_address
 from workers.protocol.keys import TYPES, namespace_keys
-from workers.runtime.printing import show
 
 pytestmark = pytest.mark.anyio
 
@@ -50,8 +46,9 @@ ADDRESSES = ("x", "redis://127.0.0.1/zero", "redis://127.0.0.1:99999", "redis+se
              "redis://[::1")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ASKING)
-@pytest.mark.parametrize("url", ADDRESSES)
+@pytest.mark.parametrize(
+    ("name", "url"), [("reaper status", url) for url in ADDRESSES] + [(name, "x") for name in ASKING]
+)
 async def test_an_address_that_none_can_be_is_one_sentence(name: str, url: str) -> None:
     machines = await run_command(url, *typed(name), "-o", "json")
     assert (machines.code, machines.err) == (2, "")
@@ -132,25 +129,6 @@ async def test_where_every_key_holds_something_else_there_is_one_sentence_or_an_
     assert await dump(client) == before, "nothing of others is changed"
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("field", KINDS)
-async def test_where_one_key_does_nothing_in_it_is_changed(
-    reaper: Command, client: Redis, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ASKING:
-        await client.flushall()
-        if field != "stream":
-            await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
-        await _make_foreign(client, field)
-        before = await dump(client)
-        await _is_told(reaper, name)
-        after = await dump(client)
-        for place in (KEYS, NAMESPACE):
-            key = str(getattr(place, field, ""))
-            assert after.get(key) == before.get(key), f"{name} changes {key}"
-
-
 async def test_the_doctor_names_them_as_well(reaper: Command, client: Redis) -> None:
     await client.set(KEYS.schedule, "somebody else's")
     await client.rpush(NAMESPACE.replicas, "somebody else's")
@@ -159,12 +137,6 @@ async def test_the_doctor_names_them_as_well(reaper: Command, client: Redis) -> 
     assert (first["level"], other["level"]) == ("wrong", "wrong")
     assert first["text"].startswith("{reaper}:replicas holds a list, where a hash belongs: ")
     assert other["text"].startswith("{orders}:scheduled:billing holds a string, where a zset belongs: ")
-
-
-def test_no_lines_are_nothing_and_no_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
-    show()
-    show("", "a")
-    assert capsys.readouterr().out == "\na\n"
 
 
 @pytest.mark.parametrize(
@@ -193,18 +165,10 @@ async def test_help_that_cannot_be_written_is_a_sentence(line: str) -> None:
     assert ended.stderr == b"error: cannot read or write: No space left on device.\n"
 
 
-async def test_a_redrive_that_fails_is_one_document(
-    reaper: Command, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fails(*_others: object, **_more: object) -> AsyncIterator[Result]:
-        yield Result("0-0", Outcome.DONE, "9-0", "job")
-        raise ResponseError("NOPERM no more")
-
-    await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
-    monkeypatch.setattr("reaper.cli.ready_again.ReadyAgain.redrive", fails)
-    answer = await reaper("dead-letters", "redrive", KEYS.pair, "--all", "-o", "json")
-    assert (answer.code, answer.err, answer.out.count("\n")) == (3, "", 1)
-    assert (answer.data["status"], "NOPERM" in answer.data["error"]) == ("unreachable", True)
+async def test_a_terminal_that_lacks_a_character_is_shown_its_escape(server: RedisServer) -> None:
+    command = [sys.executable, "-m", "reaper", "status", *PAIR, "--redis-url", server.url]
+    ended = await run_process(command, check=False, cwd=ROOT, env=os.environ | {"PYTHONIOENCODING": "ascii:strict"})
+    assert (ended.returncode, ended.stderr) == (1, b""), "it is degraded, because there is no replica"
 
 
 MISSING = [

@@ -8,12 +8,11 @@ import pytest
 from tests.conftest import StartProxy
 from tests.operator.conftest import Answer, Command, run_command
 from tests.operator.dead import give_up
-from tests.operator.heartbeats import a_replica, a_report, register
-from tests.scripts.scene import HOLDER, Scene, entry_id, ready
+from tests.operator.heartbeats import a_replica, register
+from tests.scripts.scene import Scene, entry_id, ready
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from workers.protocol.keys import group_keys
-from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
@@ -25,15 +24,6 @@ def test_a_pair_is_one_word_of_a_shell_whatever_it_is_called() -> None:
     assert [group_keys(stream, "b").word for stream in ("orders", "my orders", "$(x)")] == [
         "orders/b", "'my orders/b'", "'$(x)/b'",
     ]  # fmt: skip
-
-
-async def test_a_pair_that_does_not_exist_is_refused(scene: Scene, reaper: Command) -> None:
-    before = await scene.state()
-    answer = await reaper("groups", "pause", "orders/biling")
-    assert (answer.code, answer.err) == (
-        1, "error: group 'orders/biling' does not exist. Check the names of the stream and of the group.\n"
-    )  # fmt: skip
-    assert await scene.state() == before
 
 
 # --- pause and resume
@@ -138,18 +128,6 @@ async def test_forget_refuses_while_a_replica_of_any_namespace_holds_the_group(s
     assert await scene.state() == before
 
 
-async def test_a_replica_that_died_does_not_keep_a_group(scene: Scene, reaper: Command) -> None:
-    await _used(scene)
-    await register(scene.client, a_replica("alice", a_report(), at_ms=await scene.now_ms() - 60_000))
-    assert "the keys are removed" in (await _forget(scene, reaper)).out
-
-
-async def test_a_holder_of_the_past_finds_itself_stale_after_a_forget(scene: Scene, reaper: Command) -> None:
-    stalled = await scene.stalled()
-    await _forget(scene, reaper)
-    assert (await scene.recover(stalled))[0] == b"stale"
-
-
 async def test_forget_keeps_dead_letters_and_the_journal(scene: Scene, reaper: Command) -> None:
     await give_up(scene)
     assert (await _forget(scene, reaper)).code == 0
@@ -248,12 +226,3 @@ async def test_forgetting_twice_changes_nothing(scene: Scene, reaper: Command) -
     before = await scene.state()
     assert (await _forget(scene, reaper)).out == "orders/billing: the keys are removed\n"
     assert await scene.state() == before
-
-
-async def test_a_forgotten_group_can_be_served_again(scene: Scene, reaper: Command) -> None:
-    await _used(scene)
-    await _forget(scene, reaper)
-    await scene.client.set(scene.keys.lease, HOLDER)
-    stalled = text(await scene.client.execute_command("XADD", "orders", "*", "n", 3))
-    await scene.deliver(stalled)
-    assert len((await scene.recover(stalled))[4]) == 1

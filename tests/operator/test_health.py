@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from reaper.operations.judgement import RECENT_MS, folded, judge, remarks, wrong
-from reaper.operations.state import Count, GroupState, Snapshot, SourceState, replica_of
+from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.reasons import ProblemKind
 from reaper.replicas import SCANNED, GroupReport, PatternCounts, Replica
 from reaper.settings import observers_of
 from tests.operator.heartbeats import a_replica, a_report
-from workers.protocol.calls.refusals import RecoveryWait
+from workers.protocol.calls.declined import RecoveryWait
 
 NOW = 1_766_000_000_000
 HOLDER = "alice-1-abc.0a@10000"
@@ -125,7 +125,7 @@ def test_a_lease_that_was_just_handed_over_is_no_problem() -> None:
 
 
 def test_a_replica_that_cannot_serve_a_group_says_why_and_that_is_enough() -> None:
-    refusing = replace(ALL_WELL, token=0, refusal="explicit_ids")
+    refusing = replace(ALL_WELL, token=0, disabled="explicit_ids")
     assert _troubles(a_snapshot(report=refusing, holder="", served_by="")) == [ProblemKind.DISABLED]
 
 
@@ -151,22 +151,11 @@ def test_observers_hold_no_lease_and_that_is_no_problem() -> None:
     assert judge(replace(observed, groups=(replace(observed.groups[0], served_by="", report=None),))) == ()
 
 
-@pytest.mark.parametrize(
-    ("holder", "replica"),
-    [
-        ("host.de-7-a1.0fe9@10000", "host.de-7-a1"), ("offer:host-7-a1", "host-7-a1"), ("odd", "odd"),
-        ("a.b@x", "a.b@x"), ("", ""),
-    ],
-)  # fmt: skip
-def test_the_value_of_a_lease_names_its_replica(holder: str, replica: str) -> None:
-    assert replica_of(holder) == replica
-
-
 def test_of_groups_that_were_not_looked_at_the_replicas_say_how_many_are_ill() -> None:
     counts = PatternCounts(watched=9_000, held=8_998, problems={"disabled": 41, "overdue": 1})
     alice = a_replica("alice", at_ms=NOW, held=4_998, patterns={"orders:*": replace(counts, held=4_998)})
     bob = a_replica("bob", at_ms=NOW, held=4_000, patterns={"orders:*": replace(counts, held=4_000, problems={})})
-    refusing = replace(ALL_WELL, refusal="explicit_ids")
+    refusing = replace(ALL_WELL, disabled="explicit_ids")
     snapshot = replace(a_snapshot(alice, bob, report=refusing), left_out=8_999)
     assert snapshot.patterns == {"orders:*": counts}
     assert [(problem.check, problem.group, problem.text) for problem in judge(snapshot)][:3] == [
@@ -202,9 +191,9 @@ def test_one_replica_of_all_must_be_able_to_scan(other: str, troubles: list[Prob
 @pytest.mark.parametrize(
     ("found", "trouble", "says"),
     [
-        ({"refusal": "several_groups"}, ProblemKind.DISABLED, "Set redelivery = 'retry-stream'"),
-        ({"refusal": "explicit_ids"}, ProblemKind.DISABLED, "Set redelivery = 'retry-stream'"),
-        ({"refusal": "something_new"}, ProblemKind.DISABLED, "something_new"),
+        ({"disabled": "several_groups"}, ProblemKind.DISABLED, "Set redelivery = 'retry-stream'"),
+        ({"disabled": "explicit_ids"}, ProblemKind.DISABLED, "Set redelivery = 'retry-stream'"),
+        ({"disabled": "something_new"}, ProblemKind.DISABLED, "something_new"),
         ({"undeliverable": 2}, ProblemKind.UNDELIVERABLE, "2 overdue deliveries cannot be redelivered"),
         ({"error": "scan: NOPERM"}, ProblemKind.ERROR, "scan: NOPERM"),
         ({"late_ms": 32_001}, ProblemKind.OVERDUE, "recovery is 32 s late"),
@@ -231,7 +220,7 @@ def test_what_redis_says_degrades(group: dict[str, Any], trouble: ProblemKind, s
 
 
 def test_a_missing_group_is_told_once() -> None:
-    snapshot = a_snapshot(report=replace(ALL_WELL, refusal="no_group"), main=SourceState(exists=False))
+    snapshot = a_snapshot(report=replace(ALL_WELL, disabled="no_group"), main=SourceState(exists=False))
     assert _troubles(snapshot) == [ProblemKind.DISABLED]
 
 
@@ -254,25 +243,9 @@ def test_the_first_scan_of_a_term_is_a_note_and_no_problem() -> None:
 WAITING = SourceState(exists=True, entries=2, ready=Count(2), oldest_ready_ms=40_000, consumers=1, last_read_ms=41_000)
 
 
+@pytest.mark.parametrize("where", ["main", "retry"])
 @pytest.mark.parametrize(
-    ("retry", "unread"),
-    [
-        (WAITING, True),
-        (replace(WAITING, last_read_ms=29_999), False),  # somebody reads, though others came before
-        (replace(WAITING, pending=1), False),  # somebody is at work, and may have no slot free
-        (replace(WAITING, oldest_ready_ms=30_000), False),  # within the visibility timeout
-        (replace(WAITING, consumers=0, last_read_ms=None), True),
-        (replace(WAITING, ready=Count(0), oldest_ready_ms=None), False),
-        (SourceState(exists=False, entries=2), True),  # no group reads it
-        (SourceState(), False),
-    ],
-)
-def test_retry_copies_that_nobody_reads_degrade(retry: SourceState, unread: bool) -> None:
-    assert _troubles(a_snapshot(retry=retry)) == ([ProblemKind.UNREAD] if unread else [])
-
-
-@pytest.mark.parametrize(
-    ("main", "unread"),
+    ("source", "unread"),
     [
         (WAITING, True),
         (replace(WAITING, consumers=0, last_read_ms=None), True),
@@ -282,15 +255,20 @@ def test_retry_copies_that_nobody_reads_degrade(retry: SourceState, unread: bool
         (replace(WAITING, ready=Count(0), oldest_ready_ms=None), False),
     ],
 )
-def test_jobs_that_wait_where_nobody_reads_degrade(main: SourceState, unread: bool) -> None:
-    assert _troubles(a_snapshot(main=main)) == ([ProblemKind.UNREAD] if unread else [])
-    assert _troubles(a_snapshot(main=main, visibility_ms=0)) == []
+def test_jobs_that_wait_where_nobody_reads_degrade(where: str, source: SourceState, unread: bool) -> None:
+    facts: dict[str, Any] = {where: source}
+    assert _troubles(a_snapshot(**facts)) == ([ProblemKind.UNREAD] if unread else [])
+
+
+def test_retry_copies_that_no_group_reads_degrade() -> None:
+    assert _troubles(a_snapshot(retry=SourceState(exists=False, entries=2))) == [ProblemKind.UNREAD]
+    assert _troubles(a_snapshot(retry=SourceState())) == []
 
 
 def test_every_problem_is_told() -> None:
     report = replace(
         ALL_WELL,
-        refusal="several_groups",
+        disabled="several_groups",
         undeliverable=1,
         error="x",
         last_scan_ms=1,
@@ -318,7 +296,7 @@ def test_every_problem_is_told() -> None:
 
 
 def test_a_key_of_another_program_is_one_problem() -> None:
-    refused = replace(ALL_WELL, refusal="no_group")
+    refused = replace(ALL_WELL, disabled="no_group")
     assert _troubles(a_snapshot(main=SourceState(is_foreign=True), report=refused)) == [ProblemKind.DISABLED]
 
 

@@ -87,7 +87,7 @@ async def hostile(client: Redis) -> Scene:
     await client.hset(KEYS.watched, EVIL_BYTES, EVIL_BYTES)
     await client.zadd(keys.schedule, {EVIL_BYTES: 1, b"x" + EVIL_BYTES: 2**52})
     await client.hset(keys.quarantine, EVIL_BYTES, EVIL_BYTES)
-    await _hold(scene, a_report(group=f"{STREAM}/{GROUP}", refusal=EVIL, error=EVIL, redelivery=EVIL, undeliverable=3))
+    await _hold(scene, a_report(group=f"{STREAM}/{GROUP}", disabled=EVIL, error=EVIL, redelivery=EVIL, undeliverable=3))
     return scene
 
 
@@ -174,13 +174,6 @@ async def test_a_redrive_journals_the_reason_as_it_is(hostile: Scene, reaper: Co
     assert (await reaper("dead-letters", "redrive", *COMMANDS["dead-letters redrive"])).code == 0
     [(_, flat)] = await hostile.client.execute_command("XRANGE", hostile.keys.journal, "-", "+")
     assert flat[flat.index(b"reason") + 1] == EVIL_BYTES
-
-
-async def test_the_forgotten_group_is_named_in_escapes(hostile: Scene, reaper: Command) -> None:
-    await hostile.client.delete(KEYS.replicas, hostile.keys.schedule, hostile.keys.lease)
-    answer = await reaper("groups", "forget", PAIR, "--yes")
-    assert (answer.code, answer.out.startswith("ord\\u202eers\\x9b2J")) == (0, True)
-    assert raw_characters(answer.out + answer.err) == set()
 
 
 async def test_questions_are_asked_as_escapes(hostile: Scene, reaper: Command) -> None:

@@ -11,11 +11,10 @@ import pytest
 from anyio.abc import SocketStream
 from redis.asyncio import Redis
 
-from tests.operator.every import ASKING, typed
+from tests.operator.every import typed
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import happens, wait_until
-from workers.protocol.errors import NotPossibleError
 from workers.runtime.options import INTERRUPTED_EXIT
 from workers.runtime.printing import confirm
 
@@ -61,12 +60,6 @@ async def test_a_command_that_waits_ends_without_a_word(processes: Processes) ->
     assert await _interrupted(processes, "reaper status") == (INTERRUPTED_EXIT, "\n")
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", ASKING)
-async def test_every_command_does(processes: Processes, name: str) -> None:
-    assert await _interrupted(processes, name) == (INTERRUPTED_EXIT, "\n")
-
-
 async def test_a_redrive_that_is_cut_short_says_what_was_done(
     processes: Processes, server: RedisServer, client: Redis
 ) -> None:
@@ -98,13 +91,4 @@ def _typed_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_typed_ctrl_c")
 def test_ctrl_c_is_no_answer_to_a_question() -> None:
     with pytest.raises(click.Abort):
-        confirm("Remove it?")
-
-
-def test_where_nobody_can_type_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(_prompt: str) -> str:
-        raise EOFError
-
-    monkeypatch.setattr("click.termui.visible_prompt_func", ended)
-    with pytest.raises(NotPossibleError, match="not confirmed"):
         confirm("Remove it?")

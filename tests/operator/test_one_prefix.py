@@ -10,7 +10,6 @@ from pydantic.fields import FieldInfo
 from reaper.pipeline.settings import PipelineSettings
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.messages import Redelivery
 from workers.runtime.options import bare_type
 from workers.runtime.settings import DEFAULT_URL, ProgramSettings, load_settings
 from workers.settings import WorkerSettings
@@ -76,12 +75,6 @@ def test_a_setting_that_both_programs_have_takes_the_same_values() -> None:
 
 def _limits(field: FieldInfo) -> list[BaseMetadata]:
     return [rule for rule in field.metadata if isinstance(rule, BaseMetadata)]
-
-
-def test_workers_follow_a_reaper_that_gives_back_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REAPER_REDELIVERY", "in-place")
-    reaper, worker = load(ReaperSettings), load(WorkerSettings)
-    assert reaper.redelivery is worker.redelivery is Redelivery.IN_PLACE
 
 
 @PROGRAMS

@@ -9,9 +9,9 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import PAGE, Selection, select
-from reaper.operations.ready_again import Outcome, ReadyAgain, Result
+from reaper.operations.ready_again import ReadyAgain, Result
 from tests.conftest import StartProxy
-from tests.operator.dead import give_up, give_up_many, ids_of, redriven_often
+from tests.operator.dead import give_up, give_up_many, redriven_often
 from tests.scripts.scene import HOLDER, TOO_MANY, Scene, entry_id
 from tests.support.dump import show_journal
 from tests.support.proxy import runs
@@ -65,42 +65,6 @@ async def test_the_journal_tells_of_a_redrive(scene: Scene) -> None:
         "reason": "max_deliveries",
         "new_entry": result.detail,
     }
-
-
-async def test_no_journal_is_written_when_it_is_off(scene: Scene) -> None:
-    dead = await give_up(scene)
-    before = await show_journal(scene.client, scene.keys.journal)
-    await _redrive(scene, dead, journal_limit=0)
-    assert await show_journal(scene.client, scene.keys.journal) == before
-
-
-async def test_a_second_redrive_of_the_same_id_does_nothing(scene: Scene) -> None:
-    dead = await give_up(scene)
-    await _redrive(scene, dead)
-    before = await scene.state()
-    assert _outcomes(await _redrive(scene, dead)) == ["MISSING"]
-    assert await scene.state() == before
-
-
-async def test_a_dry_run_decides_the_same_and_writes_nothing(scene: Scene) -> None:
-    dead, looper = await give_up(scene), await redriven_often(scene, 5)
-    before = await scene.state()
-    results = await _redrive(scene, dead, looper, "1-1", dry_run=True)
-    assert _outcomes(results) == ["DONE", "LOOPED", "MISSING"]
-    assert await scene.state() == before
-
-
-async def test_the_loop_guard_leaves_jobs_that_were_redriven_too_often(scene: Scene) -> None:
-    fine, looper = await redriven_often(scene, 4), await redriven_often(scene, 5)
-    results = await _redrive(scene, fine, looper)
-    assert [result.outcome for result in results] == [Outcome.DONE, Outcome.LOOPED]
-    assert results[1].detail == "5"
-    assert await ids_of(scene, scene.keys.dead) == [looper]
-
-
-async def test_without_the_loop_guard_every_generation_is_redriven(scene: Scene) -> None:
-    looper = await redriven_often(scene, 500)
-    assert _outcomes(await _redrive(scene, looper, force=True)) == ["DONE"]
 
 
 async def test_with_policy_retry_stream_jobs_go_to_the_groups_retry_stream(scene: Scene) -> None:

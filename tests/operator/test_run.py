@@ -91,31 +91,6 @@ async def test_status_of_real_replicas_is_healthy_and_names_them(
     )
 
 
-async def test_a_group_that_live_replicas_serve_cannot_be_forgotten(
-    client: Redis, processes: Processes, server: RedisServer, file: Path, reaper: Command
-) -> None:
-    replica = await _holder(client, processes, server, file)
-
-    async def registered() -> bool:
-        return bool(await client.hlen(KEYS.replicas))
-
-    await wait_until(registered, "the replica has registered")
-    refused = await reaper("groups", "forget", "orders/billing", "--yes")
-    assert (refused.code, "cannot forget orders/billing: replica" in refused.err) == (1, True)
-    replica.terminate()
-    await replica.wait()
-    forgotten = await reaper("groups", "forget", "orders/billing", "--yes")
-    assert (forgotten.code, await client.keys("{orders}:*")) == (0, [])
-
-
-async def test_an_unreachable_server_is_one_sentence_and_exit_3(processes: Processes) -> None:
-    url = f"redis://:secret@127.0.0.1:{free_port()}/0"
-    replica = processes.reaper("--groups", "orders/billing", "--redis-url", url)
-    assert await replica.wait() == 3
-    (line,) = replica.output.splitlines()
-    assert line.startswith("error: cannot use Redis at 'redis://***@127.0.0.1:")
-
-
 async def test_every_program_refuses_a_replica_and_none_waits_for_ever(
     processes: Processes, start_server: StartServer
 ) -> None:

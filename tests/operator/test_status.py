@@ -17,7 +17,7 @@ from tests.operator.conftest import Command, run_command
 from tests.operator.dead import give_up
 from tests.operator.heartbeats import KEYS, SELDOM_MS, a_replica, a_report, hold, register
 from tests.scripts.scene import HOLDER, Scene
-from tests.support.servers import RedisServer, free_port, shown
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -33,13 +33,6 @@ async def _healthy(scene: Scene) -> None:
 async def _group(scene: Scene) -> GroupState:
     (group,) = (await take_snapshot(scene.client, KEYS)).groups
     return group
-
-
-async def test_the_server_is_named(scene: Scene, reaper: Command, server: RedisServer) -> None:
-    await _healthy(scene)
-    answer, told = await reaper("status"), await reaper("status", "-o", "json")
-    assert answer.out.splitlines()[1].split(maxsplit=1) == ["server", shown(server.binary)]
-    assert told.data["server"] == shown(server.binary)
 
 
 # --- exit codes
@@ -110,21 +103,6 @@ async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Comman
     ]
 
 
-async def test_no_replica_is_1(scene: Scene, reaper: Command) -> None:
-    answer = await reaper("status", "--groups", "orders/billing", "-o", "json")
-    assert answer.code == 1
-    assert [problem["check"] for problem in answer.data["problems"]] == ["no_replica"]
-    assert scene.keys.pair == answer.data["groups"][0]["group"]
-
-
-async def test_an_unreachable_server_is_3() -> None:
-    url = f"redis://:secret@127.0.0.1:{free_port()}/0"
-    people, machines = await run_command(url, "status"), await run_command(url, "status", "-o", "json")
-    assert (people.code, machines.code, machines.data["status"]) == (3, 3, "unreachable")
-    assert people.err.startswith("error: cannot use Redis at")
-    assert "secret" not in people.err + machines.out
-
-
 async def test_a_server_that_goes_away_meanwhile_is_3(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
     await _healthy(scene)
     through = await proxy(server)
@@ -163,18 +141,6 @@ async def test_the_screen_shows_replicas_holder_and_group(scene: Scene, reaper: 
     assert "pending 1 (oldest idle 10 h) · scheduled 0 · quarantined 0, released 0 · dead letters 0" in lines[8]
     assert lines[9].startswith("  holder    alice-1-abc · token 7 · lease ")
     assert lines[10] == "  consumers 1 · recovered 12"
-
-
-async def test_output_that_is_no_terminal_has_no_colour(scene: Scene, reaper: Command) -> None:
-    await _healthy(scene)
-    assert "\x1b" not in (await reaper("status")).out
-
-
-async def test_a_terminal_gets_colour_unless_no_color_is_set(scene: Scene, server: RedisServer) -> None:
-    await _healthy(scene)
-    coloured = await run_command(server.url, "status", colour=True)
-    plain = await run_command(server.url, "status", colour=True, NO_COLOR="1")
-    assert ("\x1b" in coloured.out, "\x1b" in plain.out) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -294,15 +260,6 @@ async def test_groups_are_those_of_the_settings_and_of_the_replicas(scene: Scene
     assert [group.report is not None for group in snapshot.groups] == [False, True]
 
 
-async def test_keys_of_a_wrong_type_read_as_empty(scene: Scene) -> None:
-    await _healthy(scene)
-    for key in (scene.keys.dead, scene.keys.schedule, scene.keys.quarantine, scene.keys.retry):
-        await scene.client.set(key, "something else")
-    group = await _group(scene)
-    assert (group.dead_letters, group.scheduled, group.released) == (0, 0, 0)
-    assert group.retry == SourceState(is_foreign=True)
-
-
 async def test_a_stream_that_is_none_is_told_from_one_that_is_missing(client: Redis, reaper: Command) -> None:
     for key in ("orders", "{mail}:retry:billing"):
         await client.set(key, "something else")
@@ -312,11 +269,12 @@ async def test_a_stream_that_is_none_is_told_from_one_that_is_missing(client: Re
     assert "mail/billing: recovery is disabled: the stream or its group does not exist" in told
 
 
-async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:
+@pytest.mark.parametrize("command", ["status", "doctor", "explain"])
+async def test_commands_that_look_write_nothing(scene: Scene, reaper: Command, command: str) -> None:
     await _healthy(scene)
-    await scene.stalled()
+    entry = await scene.stalled()
     before = await scene.state()
-    await reaper("status")
+    await reaper(command, *([entry] if command == "explain" else []))
     assert await scene.state() == before
 
 

@@ -86,10 +86,6 @@ def test_the_first_pattern_that_fits_gives_the_values_and_a_named_group_its_own(
     }
 
 
-def test_a_pattern_is_no_group_by_itself() -> None:
-    assert settings(ORDERS).watched == ()
-
-
 @pytest.mark.parametrize(
     ("group", "sentence"),
     [

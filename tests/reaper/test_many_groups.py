@@ -6,14 +6,13 @@ from typing import Any
 import anyio
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reaper.lease import GroupLease, Taken
 from reaper.recovery.scanner import Scanner
 from reaper.service import Reaper
 from reaper.tasks import AT_A_TIME
 from tests.faults.scene import holds, reaper_settings, running_reaper
-from tests.support.servers import RedisServer, free_port
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client, own_connection
 from workers.protocol.meaning import AllInUseError, is_contact_error, is_outage
@@ -54,14 +53,6 @@ async def test_a_pool_that_is_used_up_is_no_outage(server: RedisServer) -> None:
         assert await client.ping()
     assert is_contact_error(raised.value), "nothing was sent: it may be tried again"
     assert not is_outage(raised.value)
-
-
-async def test_a_server_that_is_not_there_is_an_outage() -> None:
-    async with commands_client(f"redis://127.0.0.1:{free_port()}/0") as client:
-        with pytest.raises(RedisConnectionError) as raised:
-            await client.ping()
-    assert is_outage(raised.value)
-    assert not isinstance(raised.value, AllInUseError)
 
 
 @pytest.mark.parametrize("what", ["taken", "scanned"])

@@ -126,10 +126,3 @@ async def test_a_caller_that_gives_up_disturbs_no_other(pipelined: PipelinedClie
     with anyio.move_on_after(0):
         await pipelined.execute_command("ECHO", "one")
     assert await pipelined.execute_command("ECHO", "two") == b"two"
-
-
-async def test_a_closed_client_answers_with_an_error(pipelined: PipelinedClient) -> None:
-    await pipelined.ping()
-    await pipelined.aclose()
-    with pytest.raises(RedisConnectionError, match="closed"):
-        await pipelined.ping()

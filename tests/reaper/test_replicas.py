@@ -2,7 +2,6 @@
 
 from dataclasses import fields
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,8 +34,3 @@ def replica(**groups: int) -> Replica:
         id="a-1", name="a", host="h", pid=1, version="1", started_ms=0, at_ms=100_000, heartbeat_ms=5_000,
         groups=reports,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(("now_ms", "live"), [(100_000, True), (115_000, True), (115_001, False)])
-def test_a_replica_is_gone_once_three_heartbeats_were_missed(now_ms: int, live: bool) -> None:
-    assert replica().is_live(now_ms) is live

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
 
 from reaper.recovery.scanner import Scanner
 from reaper.recovery.timers import BUCKET_MS, Timers
@@ -89,12 +88,6 @@ async def deliver_next(scene: Scene, count: int, idle_ms: int = 0) -> list[str]:
     return added
 
 
-@pytest.mark.usefixtures("scene")
-async def test_a_group_without_pending_deliveries_is_one_page_and_no_timer(watched: Watched) -> None:
-    assert await watched.scanner.full() == 0
-    assert (watched.asked_from, watched.armed, len(watched.timers)) == (["-"], 0, 0)
-
-
 async def test_every_pending_delivery_gets_a_timer_for_what_is_left_of_its_time(scene: Scene, watched: Watched) -> None:
     began = monotonic_ms()
     await deliver_next(scene, 3, idle_ms=10_000)
@@ -114,12 +107,6 @@ async def test_what_is_overdue_is_due_now_and_the_rest_later(scene: Scene, watch
     assert (watched.pop_due(), watched.armed_ids()) == (overdue, fresh)
 
 
-async def test_a_delivery_that_nobody_owns_is_due_now() -> None:
-    watched = Watched(Rows([[b"1-0", b"", -1, 2]]))
-    await watched.scanner.full()
-    assert watched.pop_due() == ["1-0"]
-
-
 @pytest.mark.parametrize(
     ("pending", "asked_from"),
     [
@@ -135,12 +122,6 @@ async def test_each_page_begins_behind_the_last_one(
     added = await deliver_next(scene, pending)
     assert await watched.scanner.full() == pending
     assert (watched.asked_from, watched.armed_ids()) == (asked_from, added)
-
-
-async def test_whoever_sleeps_for_the_next_timer_is_told_after_each_page(scene: Scene, watched: Watched) -> None:
-    await deliver_next(scene, 2 * PAGE)
-    await watched.scanner.full()
-    assert watched.armed == 2
 
 
 async def test_a_tick_reads_only_what_lies_past_the_highest_id_seen(scene: Scene, watched: Watched) -> None:
@@ -222,12 +203,6 @@ async def test_the_full_scan_after_a_failed_one_starts_over_and_forgets(scene: S
     await scene.client.xack("orders", "billing", settled)
     assert await watched.scanner.full() == len(left)
     assert watched.armed_ids() == left
-
-
-async def test_a_group_that_is_gone_is_an_error(scene: Scene, watched: Watched) -> None:
-    await scene.client.xgroup_destroy("orders", "billing")
-    with pytest.raises(ResponseError, match="NOGROUP"):
-        await watched.scanner.full()
 
 
 # ---- ages

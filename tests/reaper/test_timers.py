@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -94,63 +93,6 @@ def test_a_timer_fires_within_the_tolerance_of_the_last_instant_it_was_armed_for
     next_due = timers.next_due()
     assert next_due is not None
     assert -TOLERANCE_MS <= next_due - dues[-1] < TOLERANCE_MS + BUCKET_MS
-
-
-def test_a_timer_armed_once_is_never_early() -> None:
-    timers = Timers()
-    timers.arm(b"1-0", 1_001)
-    assert (timers.pop_due(1_004, 10), timers.pop_due(1_005, 10)) == ([], [b"1-0"])
-
-
-@pytest.mark.parametrize("moved_by_ms", [-1_000, 1_000], ids=["earlier", "later"])
-def test_the_newest_knowledge_moves_a_timer(moved_by_ms: int) -> None:
-    timers = Timers()
-    timers.arm(b"1-0", 5_000)
-    timers.arm(b"1-0", 5_000 + moved_by_ms)
-    assert timers.next_due() == 5_000 + moved_by_ms
-    assert timers.pop_due(EVERYTHING, 10) == [b"1-0"]
-
-
-def test_a_move_within_the_tolerance_is_none_however_often_it_comes() -> None:
-    timers = Timers()
-    timers.arm(b"1-0", 5_000)
-    for _ in range(10):
-        timers.arm(b"1-0", 5_000 + TOLERANCE_MS)
-    assert timers.next_due() == 5_000
-
-
-def test_a_timer_that_is_armed_while_it_is_being_swept_stays() -> None:
-    timers = Timers()
-    for number in range(10):
-        timers.arm(b"%d-0" % number, 1_000 * number)
-    timers.begin_sweep()
-    assert timers.sweep(limit=1) is not None
-    timers.arm(b"0-0", 0)
-    while timers.sweep(limit=1) is not None:
-        pass
-    assert list(timers._by_id) == [b"0-0"]
-
-
-def test_a_sweep_that_was_never_finished_is_taken_over_by_the_next() -> None:
-    timers = Timers()
-    timers.arm(b"old", 1_000)
-    timers.begin_sweep()  # the scan that began it failed
-    timers.arm(b"new", 2_000)
-    timers.begin_sweep()
-    timers.arm(b"new", 2_000)
-    assert timers.sweep() == [b"old"]
-    assert list(timers._by_id) == [b"new"]
-
-
-def test_an_instant_that_a_sweep_found_empty_can_be_armed_again() -> None:
-    timers = Timers()
-    timers.begin_sweep()
-    timers.arm(b"first", 500)
-    timers.arm(b"1-0", 1_000)
-    timers.disarm(b"1-0")
-    assert timers.sweep() is None
-    timers.arm(b"1-0", 1_000)
-    assert timers.pop_due(EVERYTHING, 10) == [b"first", b"1-0"]
 
 
 def test_scans_that_find_the_same_again_leave_nothing_behind() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from reaper.tasks import AT_A_TIME, Chores, Tasks
+from reaper.tasks import Chores, Tasks
 from reaper.wheel import Alarm, Wheel
 from tests.support.virtual_time import VIRTUAL_TIME
 
@@ -196,21 +196,3 @@ async def test_an_exception_that_nobody_expected_is_reported_and_ends_only_its_s
         await anyio.sleep(1)
         chores.safely(fail)
         assert term.failures == 2
-
-
-async def test_work_has_its_turn_so_many_at_a_time() -> None:
-    tasks, under_way, most = Tasks(), 0, 0
-
-    async def work() -> None:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        await anyio.sleep(1)
-        under_way -= 1
-
-    async with anyio.create_task_group() as tasks.group:
-        for _ in range(3 * AT_A_TIME):
-            tasks.start_in_turn(work)
-        await anyio.sleep(2.5)
-        assert (under_way, most) == (AT_A_TIME, AT_A_TIME)
-    assert (under_way, round(anyio.current_time(), 3)) == (0, 3)

@@ -113,22 +113,3 @@ async def test_nothing_is_wider_than_the_screen(
     await _shoot(tab, name, tmp_path)
     assert await tab.run(lambda one: one.execute_script(TOO_WIDE)) == []
     assert await tab.run(lambda one: one.execute_script(SCROLLED)) == []
-
-
-@pytest.mark.parametrize(("name", "size"), [("fifty", DESK), ("fifty-phone", PHONE)])
-async def test_what_is_said_of_fifty_groups_is_said_once(
-    browser: WebDriver, many: int, tmp_path: Path, name: str, size: tuple[int, int]
-) -> None:
-    tab = Tab(browser, many)
-    await _sized(tab, size)
-    await tab.open()
-    await tab.shows("group-table", "The worst groups. 30 more are counted here")
-    await tab.shows("verdict", "more groups: recovery waits")
-    assert "outage" not in await tab.text("verdict")
-    assert await tab.js("document.querySelectorAll('#verdict li').length") <= 4
-    await _shoot(tab, name, tmp_path)
-    assert await tab.run(lambda one: one.execute_script(TOO_WIDE)) == []
-    noughts = (
-        "[...document.querySelectorAll('#group-table [data-nought]')].filter((one) => one.checkVisibility()).length"
-    )
-    assert (await tab.js(noughts) > 0) is (size == DESK), "a card on a phone leaves out what is nothing"

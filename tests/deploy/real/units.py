@@ -7,7 +7,6 @@ import re
 import shlex
 from pathlib import Path
 
-from tests.deploy.assets import DEPLOY
 from tests.deploy.real.machine import Machine, Running
 from tests.deploy.real.trees import authorities, index_variables, kept
 from tests.support.waiting import wait_until
@@ -111,6 +110,3 @@ class Units:
     async def is_active(self, unit: str) -> None:
         """Wait until a unit is up."""
         await wait_until(lambda: self.shown(unit, "ActiveState") == "active", f"{unit} is active")
-
-
-EXAMPLE_SETTINGS = DEPLOY / "systemd/reaper.example.toml"

@@ -14,20 +14,18 @@ with scoped as (
 ), measured as (
   select *,
     -- It ends a delivery that stalled. A worker that gives up its own delivery writes no idle time.
-    event in ('recovered', 'quarantined', 'dead_lettered') and idle_ms is not null as is_stall,
+    idle_ms is not null and event in ('recovered', 'quarantined', 'dead_lettered') as is_stall,
     -- The worker that ran the job wrote it, at the end of the delivery.
     run_ms is not null and event in ('acked', 'nacked', 'handed_back', 'dead_lettered', 'refused') as is_settlement,
     job is not null and grp is not null and event in (
       'acked', 'nacked', 'handed_back', 'scheduled', 'recovered', 'quarantined', 'dead_lettered', 'redriven', 'refused',
       'lost_payload', 'lost_delivery', 'lost_consumer', 'requeued',
-      'lease_taken', 'lease_left', 'fault_injected') as is_of_job,
-    -- The name of a worker of stream-reaper ends with a point and the 12 hex digits of its process.
-    if(substr(consumer, -13, 1) = '.', unhex(substr(consumer, -12)) is null, consumer is not null) as is_stranger
+      'lease_taken', 'lease_left', 'fault_injected') as is_of_job
   from scoped
 )
 select stream, grp, event, at_ms, seq, job, entry, new_entry, consumer, coalesce(delivery, 0) as delivery,
   coalesce(generation, 0) as generation, mode, reason, verb, coalesce(type, '') as type, token, holder,
-  delivered_ms, begun_ms, run_ms, idle_ms, visibility_ms, due_ms, is_stall, is_settlement, is_of_job, is_stranger,
+  delivered_ms, begun_ms, run_ms, idle_ms, visibility_ms, due_ms, is_stall, is_settlement, is_of_job,
   -- A worker follows the server's clock with a small error, so a small negative wait is no wait.
   if(waited_ms between -60000 and 0, 0, waited_ms) as wait_ms
 from measured

@@ -12,7 +12,6 @@ with hashed as (
 select /*+ BROADCAST(troubled), REPARTITION(stream, grp, job) */
   job_hash, stream, grp, job, event, at_ms, seq, entry, new_entry, consumer, delivery, generation, mode, reason, verb,
   token, holder, delivered_ms, begun_ms, run_ms, idle_ms, visibility_ms, due_ms, is_stall, is_settlement, is_of_job,
-  is_stranger,
   -- The count of the delivery. A quarantined job that was not released, or that may never have begun, is journaled with
   -- the count of the delivery before.
   delivery + if(event = 'quarantined' and reason in ('not_released', 'never_arrived'), 1, 0) as number

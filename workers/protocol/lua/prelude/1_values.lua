@@ -16,7 +16,7 @@ local digits_of = {}
 local function digits(number)
   local text = digits_of[number]
   if not text then
-    text = string.format('%.0f', number)
+    text = string.format('%d', number)
     digits_of[number] = text
   end
   return text

@@ -14,7 +14,7 @@ from tests.benchmarks.stage import open_stage, stopped
 from tests.support.waiting import wait_until
 from workers.protocol.keys import group_keys
 
-PAIRS, QUICK_PAIRS = 1_000, 200
+GROUPS, QUICK_GROUPS = 1_000, 200
 ROUND_TRIP_MS = 50
 BUSY_LOOPS = 2
 SECONDS, QUICK_SECONDS = 300.0, 30.0
@@ -24,8 +24,8 @@ COUNTED_S = 30.0
 
 async def measure(*, quick: bool) -> Result:
     """Let it serve for minutes, and count its terms."""
-    pairs, seconds = (QUICK_PAIRS, QUICK_SECONDS) if quick else (PAIRS, SECONDS)
-    all_keys = [group_keys(f"jobs-{number}", "billing") for number in range(pairs)]
+    groups, seconds = (QUICK_GROUPS, QUICK_SECONDS) if quick else (GROUPS, SECONDS)
+    all_keys = [group_keys(f"jobs-{number}", "billing") for number in range(groups)]
     async with open_stage() as stage:
         for keys in all_keys:
             await stage.client.xgroup_create(keys.stream, keys.group, "0", mkstream=True)
@@ -33,7 +33,7 @@ async def measure(*, quick: bool) -> Result:
         far = await stage.far_away(ROUND_TRIP_MS)
         began = anyio.current_time()
         reaper = stage.reaper("--groups", ",".join(keys.pair for keys in all_keys), url=far)
-        await wait_until(lambda: _scanned(stage.client, pairs), "every pair is scanned", READY_S)
+        await wait_until(lambda: _scanned(stage.client, groups), "every group is scanned", READY_S)
         ready_s = anyio.current_time() - began
         await anyio.sleep(seconds)
         (replica,) = await replicas(stage.client)
@@ -42,18 +42,18 @@ async def measure(*, quick: bool) -> Result:
         await stopped(reaper)
         for loop in busy:
             loop.kill()
-    what = f"{pairs} pairs, {ROUND_TRIP_MS} ms away, beside {BUSY_LOOPS} busy loops"
+    what = f"{groups} groups, {ROUND_TRIP_MS} ms away, beside {BUSY_LOOPS} busy loops"
     return Result(
         (
-            Row(f"{what}: leases lost in {seconds:.0f} s", replica.terms - pairs, "", demand=at_most(0)),
-            Row(f"{what}: start to every pair scanned", ready_s, "s"),
+            Row(f"{what}: leases lost in {seconds:.0f} s", replica.terms - groups, "", demand=at_most(0)),
+            Row(f"{what}: start to every group scanned", ready_s, "s"),
             Row(f"{what}: oldest scan at the end", max(ages) / 1000, "s"),
-            Row(f"{what}: requests to the server, a pair", sum(requests.values()) / COUNTED_S / pairs, "/s"),
+            Row(f"{what}: requests to the server, a group", requests / COUNTED_S / groups, "/s"),
         )
     )
 
 
-async def _scanned(client: Redis, pairs: int) -> bool:
+async def _scanned(client: Redis, groups: int) -> bool:
     return any(
-        sum(report.last_scan_ms > 0 for report in one.groups.values()) == pairs for one in await replicas(client)
+        sum(report.last_scan_ms > 0 for report in one.groups.values()) == groups for one in await replicas(client)
     )
