@@ -65,7 +65,7 @@ async def refusals(client: Redis, number: int) -> None:
     """Wait until so many refused settlements were journalled."""
 
     async def journalled() -> bool:
-        return len(await scene.events(client, "refused")) >= number
+        return len(await scene.events(client, "rejected")) >= number
 
     await wait_until(journalled, f"{number} settlements are refused")
 
@@ -125,7 +125,7 @@ async def test_a_paused_process_whose_jobs_were_made_ready_for_its_successor_can
     acked = await scene.events(client, "acked")
     assert {event.job: event.data["consumer"] for event in acked} == dict.fromkeys(enqueued, second_consumer)
     assert len(acked) == len(enqueued)
-    refused = await scene.events(client, "refused")
+    refused = await scene.events(client, "rejected")
     assert scene.times(refused) == dict.fromkeys(enqueued, 1)
     assert second_consumer not in {event.data["consumer"] for event in refused}
     assert scene.times(await scene.events(client, "recovered")) == dict.fromkeys(enqueued, 1)
@@ -148,7 +148,7 @@ async def test_of_a_paused_process_and_its_successor_that_took_its_jobs_where_th
     assert second_consumer not in {event.data["consumer"] for event in acked}
     await open_gate(client, second)
     await refusals(client, JOBS)
-    refused = await scene.events(client, "refused")
+    refused = await scene.events(client, "rejected")
     assert sorted((event.job, event.data["consumer"]) for event in refused) == [
         (job, second_consumer) for job in enqueued
     ]
@@ -202,7 +202,7 @@ async def test_a_process_that_was_paused_between_reading_and_running_runs_nothin
         first.resume()
         await refusals(client, 4)
     counts = await scene.count_events(client)
-    assert (counts["acked"], counts["refused"], counts["recovered"]) == (10, 4, 4)
+    assert (counts["acked"], counts["rejected"], counts["recovered"]) == (10, 4, 4)
     assert await violations(client, enqueued, finished=True) == []
 
 
