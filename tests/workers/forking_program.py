@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from tests.support.knobs import read_briefly
+from tests.support.knobs import stop_soon
 from workers import Job, Worker
 
-read_briefly()
+stop_soon()
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")
 
