@@ -35,7 +35,7 @@ class ReplicaContext:
     """Makes the replica register soon. `Registry` sets it."""
     able: tuple[str, ...] | None = None
     """IDs of the live replicas with the same settings that may hold groups. None = unknown, before the first answer."""
-    named: set[str] = field(default_factory=set)
+    logged_groups: set[str] = field(default_factory=set)
     """Groups with a current failure that is logged."""
     watched: int = 0
     """How many groups the replica may serve."""

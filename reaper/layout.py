@@ -11,16 +11,16 @@ INSPECT_LAYOUT = load_script("reaper", "inspect_layout")
 NO_CLAIM = "no_claim"
 
 
-async def server_refusal(client: Redis, keys: GroupKeys, redelivery: str) -> str:
+async def unsupported_by_server(client: Redis, keys: GroupKeys, redelivery: str) -> str:
     """Return why the policy cannot work with this server, or ''. Raises redis-py's errors."""
     if redelivery == Redelivery.IN_PLACE and not await knows_claim(client, keys.quarantine):
         return NO_CLAIM
     return ""
 
 
-async def layout_refusal(client: Redis, stream: str, redelivery: str) -> str:
+async def unsupported_layout(client: Redis, stream: str, redelivery: str) -> str:
     """Return why the policy cannot work with this stream, or '' (``inspect_layout.lua``).
 
-    `workers.protocol.calls.refusals.explained` explains the reason. Raises redis-py's errors.
+    `workers.protocol.calls.declined.explained` explains the reason. Raises redis-py's errors.
     """
     return text(await INSPECT_LAYOUT.run(client, [stream], [redelivery]))

@@ -47,7 +47,7 @@ class Taken:
     token: int = 0
     """Number of the term in its group. 0 = another replica holds the lease, for ``left_ms``."""
     left_ms: int = 0
-    refusal: str = ""
+    unsupported: str = ""
     """Why the policy cannot work with this stream. '' = it can."""
     before: tuple[str, ...] = ()
     """The former policy, visibility timeout (ms), max_deliveries and recovery mode of the group."""
@@ -82,8 +82,8 @@ class GroupLease:
         won, *reply = await LEASE_TAKE.run(self._client, *words)
         if not won:
             return Taken(text(reply[0]), left_ms=reply[1])
-        token, _, refusal, *before = reply
-        return Taken(holder, token, refusal=text(refusal), before=tuple(map(text, before)))
+        token, _, unsupported, *before = reply
+        return Taken(holder, token, unsupported=text(unsupported), before=tuple(map(text, before)))
 
     def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:
         """Extend the lease, note a beat, and read new deliveries of the stream and the retry stream (``tick.lua``).

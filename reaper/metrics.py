@@ -28,11 +28,11 @@ HELD_POLL_S = 0.5
 class ReplicaMetrics:
     """Gauges of one replica and of the groups that it holds. Of many groups, only the worst have gauges."""
 
-    def __init__(self, context: ReplicaContext, tenures: Tenures, refused: Callable[[], int]) -> None:
-        """``refused`` returns how many parts of the work Redis denies now."""
+    def __init__(self, context: ReplicaContext, tenures: Tenures, denied: Callable[[], int]) -> None:
+        """``denied`` returns how many parts of the work Redis denies now."""
         self._context = context
         self._tenures = tenures
-        self._refused = refused
+        self._denied = denied
         self._of_replica: Attributes = {telemetry.NAMESPACE: context.settings.namespace_keys.namespace}
         self._known: Known = {}
         self._counts: Mapping[str, PatternCounts] = {}
@@ -66,7 +66,7 @@ class ReplicaMetrics:
             shown.callback(OBSERVATIONS.add(instruments.GROUPS_WATCHED, lambda: self._by_pattern(0)))
             shown.callback(OBSERVATIONS.add(instruments.LEASES_HELD, lambda: self._by_pattern(1)))
             shown.callback(OBSERVATIONS.add(instruments.GROUPS_DEGRADED, self._degraded))
-            shown.callback(OBSERVATIONS.add(instruments.REFUSED, lambda: [(self._refused(), self._of_replica)]))
+            shown.callback(OBSERVATIONS.add(instruments.PARTS_DENIED, lambda: [(self._denied(), self._of_replica)]))
             shown.enter_context(self._gauges.shown())
             while True:
                 if self._holds:
@@ -82,7 +82,7 @@ class ReplicaMetrics:
         self._counts = count_patterns(self._numbers(), found, now_ms)
         self._known = {
             group_keys(*one.group.rsplit("/", 1)): {
-                instruments.DISABLED: int(bool(one.refusal)),
+                instruments.DISABLED: int(bool(one.disabled)),
                 instruments.UNDELIVERABLE: one.undeliverable,
             }
             for one in (found if len(found) <= FEW_GROUPS else worst(found, now_ms))

@@ -58,7 +58,7 @@ def kinds_of(report: GroupReport, at_ms: int) -> list[ProblemKind]:
     oldest_scan_ms = report.scan_interval_ms * SCANS_MISSED + SCAN_SLACK_MS + report.scan_entries // SLOW_SCAN_PER_MS
     signs = (
         report.error,
-        report.refusal,
+        report.disabled,
         report.late_ms and report.late_ms > may_be_late_ms(report.visibility_ms),
         scan_age_ms > oldest_scan_ms,
         report.undeliverable,

@@ -76,7 +76,7 @@ class GroupReport:
     false_recoveries_of: Mapping[str, Whole] = field(default_factory=dict)
     """The same by consumer, for the consumers with the most."""
 
-    refusal: str = ""
+    disabled: str = ""
     """The reason if recovery is disabled, for example ``several_groups``, ``explicit_ids`` or ``no_group``."""
     paused: bool = False
     error: str = ""

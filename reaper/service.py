@@ -67,7 +67,7 @@ class Reaper:
         )
         self._tenures = Tenures(self._context)
         self._registry = Registry(self._context, self._tenures, self._replica)
-        self._metrics = ReplicaMetrics(self._context, self._tenures, lambda: len(self.refusals))
+        self._metrics = ReplicaMetrics(self._context, self._tenures, lambda: len(self.denials))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scope: anyio.CancelScope | None = None
         self.is_stopping = False
@@ -99,12 +99,12 @@ class Reaper:
         return has_registered and has_read and self._tenures.have_answers
 
     @property
-    def refusals(self) -> list[str]:
-        """Parts of the work that Redis rejects now, as ``part: reason``. For any thread."""
+    def denials(self) -> list[str]:
+        """Parts of the work that Redis denies now, as ``part: reason``. For any thread."""
         denied = self._tenures.errors().items()
         return (
-            self._registry.troubles.refusals
-            + self._registry.discovery.troubles.refusals
+            self._registry.troubles.denials
+            + self._registry.discovery.troubles.denials
             + [f"{pair}: {why}" for pair, why in denied if meaning_of(why) is Meaning.DENIED]
         )
 

@@ -123,7 +123,7 @@ class WorkerProcess:
                         consumer=self.consumer, group=self._context.settings.keys.pair, recovers=membership.recovers
                     ),
                 )
-                self._context.telemetry.watch_refusals(lambda: len(self.refusals))
+                self._context.telemetry.watch_denials(lambda: len(self.denials))
                 task_status.started()
                 await self._work()
                 services.cancel_scope.cancel()
@@ -158,16 +158,16 @@ class WorkerProcess:
         return self._context.membership.joins > 0
 
     @property
-    def refusals(self) -> list[str]:
-        """The calls that Redis rejects now, as ``part: reason``."""
-        return self._context.reporter.troubles.refusals
+    def denials(self) -> list[str]:
+        """The calls that Redis denies now, as ``part: reason``."""
+        return self._context.reporter.troubles.denials
 
     def obstacles(self) -> list[str]:
         """Return why the worker is not ready: it must have read from its group, and must not be stopping."""
         if self.finished or self._stop_asked.is_set():
             return ["the worker is stopping"]
-        if self.refusals:
-            return [f"Redis rejects a call: {why}" for why in self.refusals]
+        if self.denials:
+            return [f"Redis denies a call: {why}" for why in self.denials]
         return [] if self.has_joined and self._reader.has_read else ["the worker has not read from its group yet"]
 
     def in_hand(self) -> list[Delivery]:

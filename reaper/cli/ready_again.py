@@ -20,7 +20,7 @@ from reaper.operations.dead_letters import check_ids, choose, select
 from reaper.operations.groups import check_exists
 from reaper.operations.ready_again import MAX_GENERATION, Outcome, ReadyAgain, Result
 from reaper.settings import ReaperSettings
-from workers.protocol.calls.refusals import explained
+from workers.protocol.calls.declined import explained
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import counted

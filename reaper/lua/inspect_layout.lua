@@ -10,4 +10,4 @@ local stream = KEYS[1]
 
 --- @prelude
 
-return layout_refusal(ARGV[1]) or ''
+return unsupported_layout(ARGV[1]) or ''

@@ -33,7 +33,7 @@ elseif was and was ~= holder and (goes_on > 0 or was ~= 'offer:' .. ARGV[5]) the
   return { 0, was, left }
 end
 
-local refusal = layout_refusal(policy) -- raises where the stream's key holds something else
+local unsupported = unsupported_layout(policy) -- raises where the stream's key holds something else
 redis.call('HDEL', settings, '') -- harmless, and a write: under maxmemory a replica can take the lease all the same
 local token = math.max(whole_number(redis.call('HGET', settings, 'token'), 0), goes_on)
 token = (was ~= holder or token == 0) and token + 1 or token -- 0: the hash was lost
@@ -70,4 +70,4 @@ if policy == 'retry-stream' then
   -- A worker reads both streams in one XREADGROUP, which fails whole where one group is missing.
   redis.pcall('XGROUP', 'CREATE', retry, group, '0', 'MKSTREAM')
 end
-return { 1, token, at, refusal or '', before[1] or '', before[2] or '', before[3] or '', before[4] or '' }
+return { 1, token, at, unsupported or '', before[1] or '', before[2] or '', before[3] or '', before[4] or '' }

@@ -12,7 +12,7 @@
 --   looped: a dead letter that the loop guard stopped, detail = generation
 --   pending: a worker has it, or recovery will come    ready: the group has not delivered it yet
 --   undeliverable: cannot be copied, detail = why      put_off: ask again
--- or {'refused', 'no_group'}: a copy would become ready where the group does not exist, and so be lost.
+-- or {'no_group'}: a copy would become ready where the group does not exist, and so be lost.
 -- Fence: none. An entry that was copied is deleted, unless other groups may need it: then the journal alone tells (event `requeued`).
 
 --- @keys
@@ -26,7 +26,7 @@ local policy = redis.call('HGET', settings, 'policy') or ARGV[3]
 local target, is_dead = target_for_operators(policy), source == dead
 local position = not is_dead and group_position(source, group) or '0-0'
 if target == stream and not group_position(stream, group) then
-  return { 'refused', 'no_group' }
+  return { 'no_group' }
 elseif not dry_run then
   open_for_writing(source, group)
   redis.call('XDEL', source, '0-0')

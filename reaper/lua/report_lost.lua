@@ -10,7 +10,7 @@
 -- ARGV[5] consumer that held the deliveries  ARGV[6] '1' = they were certainly not acknowledged ('0' = in doubt)
 -- ARGV[7…] entry IDs
 --
--- Returns {'ok', ID of a lost entry…} or {'stale', lease found}. Raises NOGROUP where the group is gone.
+-- Returns {'ok', ID of a lost entry…} or {'fenced', lease found}. Raises NOGROUP where the group is gone.
 -- Fence: the whole value is compared.
 
 --- @keys
@@ -21,7 +21,7 @@ local first = 7
 
 local may, found = may_serve(holder, KEYS[9])
 if not may then
-  return { 'stale', found }
+  return { 'fenced', found }
 end
 open_for_writing(source, group)
 local position = group_position(source, group)

@@ -7,12 +7,12 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.layout import layout_refusal
+from reaper.layout import unsupported_layout
 from reaper.operations.judgement import Finding, Level, judge, note, ok, remarks, warning, wrong
 from reaper.operations.snapshot import take_snapshot
 from reaper.settings import ReaperSettings
+from workers.protocol.calls.declined import explained
 from workers.protocol.calls.membership import DEFAULT_REDELIVERY
-from workers.protocol.calls.refusals import explained
 from workers.protocol.keys import TYPES, GroupKeys, NamespaceKeys
 from workers.protocol.messages import counted, entry_order, text
 from workers.protocol.server import knows_claim
@@ -84,8 +84,8 @@ async def _check_entries(client: Redis, keys: GroupKeys, policy: str) -> list[Fi
     if await client.type(keys.stream) != b"stream":
         return []
     found = []
-    if refusal := await layout_refusal(client, keys.stream, policy):
-        found.append(wrong("layout", explained(refusal), keys.pair))
+    if unsupported := await unsupported_layout(client, keys.stream, policy):
+        found.append(wrong("layout", explained(unsupported), keys.pair))
     info: Any = await client.xinfo_stream(keys.stream)
     groups: Any = await client.xinfo_groups(keys.stream)
     deleted = info.get("max-deleted-entry-id")  # since Redis 7

@@ -15,7 +15,7 @@ from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.reasons import ProblemKind, kinds_of, may_be_late_ms
 from reaper.replicas import SCANNED, GroupReport
 from reaper.settings import is_observers
-from workers.protocol.calls.refusals import LAYOUT_REFUSALS
+from workers.protocol.calls.declined import UNSUPPORTED_LAYOUTS
 from workers.protocol.messages import counted, on_one_line
 
 RECENT_MS = 3_600_000
@@ -23,7 +23,7 @@ RECENT_MS = 3_600_000
 
 MOST_NAMED = 3
 """Groups that a line about many groups names."""
-REFUSALS = LAYOUT_REFUSALS | {
+DISABLED_BECAUSE = UNSUPPORTED_LAYOUTS | {
     "no_group": "the stream or its group does not exist. Start a worker, or run `reaper groups create`",
 }
 
@@ -116,7 +116,7 @@ def _of_service(snapshot: Snapshot, group: GroupState) -> Iterator[Problem]:
     elif not snapshot.watchers(group.group):
         if not group.recovers_itself:
             yield ProblemKind.UNSERVED, "no live replica watches this group. Add it to the settings of the replicas."
-    elif not is_observed and not (report and (report.refusal or report.error)):
+    elif not is_observed and not (report and (report.disabled or report.error)):
         fix = "If this lasts, see the logs of the replicas and `reaper doctor`."
         yield ProblemKind.UNHELD, f"no replica holds the lease of this group. {fix}"
 
@@ -129,7 +129,7 @@ def _of_report(group: GroupState) -> Iterator[Problem]:
         unable = counted(report.undeliverable, "overdue delivery")
         texts = {
             ProblemKind.ERROR: report.error,
-            ProblemKind.DISABLED: f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}",
+            ProblemKind.DISABLED: f"recovery is disabled: {DISABLED_BECAUSE.get(report.disabled, report.disabled)}",
             ProblemKind.OVERDUE: f"recovery is {duration(report.late_ms)} late. {log}",
             ProblemKind.SCAN_TOO_OLD: f"the last scan was {scan_age} old when the holder of the lease reported. {log}",
             ProblemKind.UNDELIVERABLE: f"{unable} cannot be redelivered. {log}",
@@ -137,8 +137,8 @@ def _of_report(group: GroupState) -> Iterator[Problem]:
         for kind in kinds_of(report, group.reported_ms):
             if kind in texts and not (kind is ProblemKind.DISABLED and is_foreign):
                 yield kind, texts[kind]
-    if not (group.main.exists or is_foreign or (report and report.refusal)):
-        yield ProblemKind.DISABLED, f"recovery is disabled: {REFUSALS['no_group']}"
+    if not (group.main.exists or is_foreign or (report and report.disabled)):
+        yield ProblemKind.DISABLED, f"recovery is disabled: {DISABLED_BECAUSE['no_group']}"
 
 
 def _of_keys(group: GroupState, now_ms: int) -> Iterator[Problem]:

@@ -14,9 +14,9 @@ from reaper.reasons import FEW_GROUPS, MOST_WORST, worst
 from reaper.replicas import Replica, parse_replicas, read_watched
 from reaper.settings import GroupSettings, is_observers
 from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls.declined import recovery_wait
 from workers.protocol.calls.group_moves import QUARANTINE_SCORE
 from workers.protocol.calls.membership import complaints
-from workers.protocol.calls.refusals import recovery_wait
 from workers.protocol.keys import OUR_CONSUMERS, GroupKeys, NamespaceKeys
 from workers.protocol.meaning import is_missing_key, is_wrong_type
 from workers.protocol.messages import CLAIM_READY_MS, Redelivery, entry_ms, text, whole_number

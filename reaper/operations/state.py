@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from reaper.lease import OFFER
 from reaper.operations.durations import duration
 from reaper.replicas import GroupReport, PatternCounts, Replica
-from workers.protocol.calls.refusals import RecoveryWait
+from workers.protocol.calls.declined import RecoveryWait
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode
 

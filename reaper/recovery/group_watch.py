@@ -22,8 +22,8 @@ from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.tasks import Chores
 from reaper.wheel import SLOT_S, Alarm
+from workers.protocol.calls.declined import Declined, DeclineReason
 from workers.protocol.calls.group_moves import Authority, group_names
-from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, is_missing_key, meaning_of
 from workers.protocol.messages import Redelivery, text
@@ -37,7 +37,7 @@ Rows = Sequence[Any]
 """Pending entries, as ``XPENDING`` returns them."""
 
 MOVE_RETRY_S = 0.5
-"""Pause after a call that failed or was rejected."""
+"""Pause after a call that failed or was declined."""
 FULL_RETRY_S = 1.0
 """The shortest time between two full scans."""
 SPREAD = 0.2
@@ -118,7 +118,7 @@ class GroupWatch:
             source,
             notes=self._notes,
             chores=self._chores,
-            refused=self._call_refused,
+            declined=self._call_declined,
             wake_moves=self._move_soon,
         )
 
@@ -202,7 +202,7 @@ class GroupWatch:
         # A full scan drops or makes the retry stream.
         self._next_full_s = min(self._next_full_s, self._scanned_s + FULL_RETRY_S)
         if f"'{self._keys.retry}'" not in str(error) and not self.group.pattern:  # streams of a pattern come and go
-            self._notes.refused(
+            self._notes.disabled(
                 "no_group",
                 f"the stream or its group does not exist (yet): {error}. Start a worker, or run `reaper groups create`",
             )
@@ -231,13 +231,13 @@ class GroupWatch:
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if self._observer:
             self._observer.log()  # also if no delivery has become overdue since
-            self._notes.layout((await self._lease.take(self._term.holder)).refusal)
+            self._notes.layout((await self._lease.take(self._term.holder)).unsupported)
             for source in self._sources.values():
                 source.scanner.forget_gone()  # an observer reports no lost deliveries
             return
-        refusal = await self._lost.scan_ends({key: source.scanner for key, source in self._sources.items()})
-        if refusal:
-            self._call_refused(refusal)
+        declined = await self._lost.scan_ends({key: source.scanner for key, source in self._sources.items()})
+        if declined:
+            self._call_declined(declined)
 
     async def _watch_retry_stream(self) -> None:
         """Watch the group's retry stream while it exists, with any policy."""
@@ -261,27 +261,27 @@ class GroupWatch:
         except (RedisError, OSError) as error:
             self._notes.failed(MOVE_DUE, error)
             return MOVE_RETRY_S
-        if isinstance(moved, Refusal):
-            self._call_refused(moved)
+        if isinstance(moved, Declined):
+            self._call_declined(moved)
             return MOVE_RETRY_S
         self._notes.moved(moved)
         return self._pace.pause_after(moved)
 
-    def _call_refused(self, refusal: Refusal) -> None:
-        """Act on a call that was rejected."""
-        if refusal.kind is RefusalKind.STALE:
+    def _call_declined(self, declined: Declined) -> None:
+        """Act on a call that a script declined."""
+        if declined.reason is DeclineReason.FENCED:
             self._notes.telemetry.count(instruments.WRITES_REFUSED)
             logger.warning(
-                "write rejected, this replica does not hold the lease any more: %s",
-                fields(group=self._keys.pair, token=self._term.token, lease=refusal.detail),
+                "write fenced, this replica does not hold the lease any more: %s",
+                fields(group=self._keys.pair, token=self._term.token, lease=declined.detail),
             )
             self.end(EndOfTerm.NOT_OURS)
-        elif refusal.kind is RefusalKind.PAUSED:
+        elif declined.reason is DeclineReason.PAUSED:
             self._notes.paused()
-        elif refusal.wait:
-            self._notes.waits(refusal.wait)
-        elif refusal.kind is not RefusalKind.UNKNOWN:  # the next tick writes the settings that were lost
-            self._notes.layout(refusal.detail)
+        elif declined.wait:
+            self._notes.waits(declined.wait)
+        elif declined.reason is not DeclineReason.UNKNOWN:  # the next tick writes the settings that were lost
+            self._notes.layout(declined.detail)
 
     # ---- status
 

@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from reaper.recovery.notes import GroupNotes
 from reaper.recovery.scanner import Scanner
 from reaper.recovery.writer import GroupWriter
-from workers.protocol.calls.refusals import Refusal
+from workers.protocol.calls.declined import Declined
 from workers.protocol.events import ENDS, events_of
 from workers.protocol.keys import is_worker
 from workers.protocol.meaning import Meaning, meaning_of
@@ -66,12 +66,12 @@ class LostDeliveries:
         """Note what the journal has before a full scan."""
         self._journal_at = await self._journal_position()
 
-    async def scan_ends(self, scanners: Mapping[str, Scanner]) -> Refusal | None:
+    async def scan_ends(self, scanners: Mapping[str, Scanner]) -> Declined | None:
         """Clean up, and report deliveries whose consumer, or group, was deleted. Return why a report was rejected."""
         stream = self._writer.keys.stream
         missing = {key: await self._look(key, one.gone_by_consumer()) for key, one in scanners.items()}
         kept, is_group_lost = await self._cleanup.tidy(self._retention), False
-        if not isinstance(kept, Refusal):
+        if not isinstance(kept, Declined):
             scanners[stream].forget_holders(kept.deleted)
             is_group_lost, self._deleted = self._cleanup.is_remade, kept.lost
             self._notes.cleaned_up(kept.unread_ms, is_group_lost=is_group_lost)
@@ -110,7 +110,7 @@ class LostDeliveries:
             )
         return found
 
-    async def _report(self, sources: Container[str]) -> Refusal | None:
+    async def _report(self, sources: Container[str]) -> Declined | None:
         """Report the entries that are due. Forget those of other ``sources``, which do not exist any more."""
         now = anyio.current_time()
         self._missing = [missing for missing in self._missing if missing.source in sources]
@@ -121,7 +121,7 @@ class LostDeliveries:
             for first in range(0, len(left), BATCH):
                 batch = left[first : first + BATCH]
                 lost = await self._writer.report_lost(missing.source, missing.consumer, batch, is_certain=is_certain)
-                if isinstance(lost, Refusal):
+                if isinstance(lost, Declined):
                     return lost
                 if lost:
                     self._notes.lost(missing.consumer, len(lost), is_certain=is_certain)

@@ -1,6 +1,6 @@
 """Reports the findings of a replica in one group, as its report for the status, log lines, spans and metrics.
 
-A state (an error, a refusal, a pause) is logged when it begins and when it ends, not each time it is met.
+A state (an error, disabled recovery, a pause) is logged when it begins and when it ends, not each time it is met.
 """
 
 import logging
@@ -15,8 +15,8 @@ from reaper.reasons import FEW_GROUPS
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
+from workers.protocol.calls.declined import RecoveryWait, explained
 from workers.protocol.calls.group_moves import DueMoves, Outcome, Recovered
-from workers.protocol.calls.refusals import RecoveryWait, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import RecoveryMode, first_of, text
@@ -43,14 +43,14 @@ class GroupNotes:
     """The report and the log lines of one group in one term."""
 
     def __init__(
-        self, group: WatchedGroup, changed: Callable[[], None] = lambda: None, named: set[str] | None = None
+        self, group: WatchedGroup, changed: Callable[[], None] = lambda: None, logged_groups: set[str] | None = None
     ) -> None:
-        """``changed`` is called when a refusal or a pause begins or ends, so that the replica registers at once.
+        """``changed`` is called when disabled recovery or a pause begins or ends. It registers the replica.
 
-        All groups of a replica share ``named``: groups whose failures are logged. An outage adds `FEW_GROUPS` at most.
+        All groups of a replica share ``logged_groups``. An outage adds `FEW_GROUPS` at most.
         """
-        self._named = set() if named is None else named
-        self._named.discard(group.keys.pair)
+        self._logged_groups = set() if logged_groups is None else logged_groups
+        self._logged_groups.discard(group.keys.pair)
         self.report = GroupReport(
             group=group.keys.pair,
             visibility_ms=to_ms(group.visibility_timeout),
@@ -86,16 +86,16 @@ class GroupNotes:
                     "group setting changed, workers apply it at their next refresh: %s",
                     fields(group=self._pair, setting=name, before=old, after=new),
                 )
-        self.layout(taken.refusal)
+        self.layout(taken.unsupported)
 
     def failed(self, what: str, error: BaseException) -> None:
         """Note that the task ``what`` failed, and log a new cause."""
         message = f"{what}: {in_words(error)}"
         if message != self._errors.get(what):
             level = logging.WARNING if is_contact_error(error) else logging.ERROR
-            if level == logging.ERROR or len(self._named) < FEW_GROUPS:
-                self._named.add(self._pair)
-            level = level if self._pair in self._named else logging.DEBUG
+            if level == logging.ERROR or len(self._logged_groups) < FEW_GROUPS:
+                self._logged_groups.add(self._pair)
+            level = level if self._pair in self._logged_groups else logging.DEBUG
             logger.log(level, "cannot serve the group: %s", fields(group=self._pair, task=what, cause=in_words(error)))
         self._errors[what] = message
         self.report.error = "; ".join(self._errors.values())
@@ -103,18 +103,18 @@ class GroupNotes:
     def worked(self, what: str) -> None:
         """Note that the task ``what`` works, so its earlier error has passed."""
         if self._errors.pop(what, ""):
-            level = logging.INFO if self._pair in self._named else logging.DEBUG
+            level = logging.INFO if self._pair in self._logged_groups else logging.DEBUG
             logger.log(level, "task works again: %s", fields(group=self._pair, task=what))
             self.report.error = "; ".join(self._errors.values())
             if not self._errors:
-                self._named.discard(self._pair)
+                self._logged_groups.discard(self._pair)
 
     def scanned(self, server_ms: int) -> None:
         """Note a scan that succeeded, so the group exists."""
         self.report.last_scan_ms = server_ms
         self.log_recovered()
         self.worked("scan")
-        if self.report.refusal == "no_group":
+        if self.report.disabled == "no_group":
             self._served_again()
 
     def scanned_fully(self, server_ms: int, entries: int) -> None:
@@ -123,23 +123,23 @@ class GroupNotes:
         self.report.last_full_scan_ms = server_ms
         self.report.undeliverable = 0
 
-    def refused(self, kind: str, message: str) -> None:
+    def disabled(self, kind: str, message: str) -> None:
         """Note that recovery cannot act in this group. ``message`` is the cause for people."""
-        if kind != self.report.refusal:
+        if kind != self.report.disabled:
             logger.error("recovery disabled: %s", fields(group=self._pair, reason=kind, cause=message))
-            self.report.refusal = kind
+            self.report.disabled = kind
             self._changed()
 
-    def layout(self, refusal: str) -> None:
+    def layout(self, unsupported: str) -> None:
         """Note the reason why the policy cannot work with the stream. '' = it can."""
-        if refusal:
-            self.refused(refusal, explained(refusal))
-        elif self.report.refusal and self.report.refusal != "no_group":
+        if unsupported:
+            self.disabled(unsupported, explained(unsupported))
+        elif self.report.disabled and self.report.disabled != "no_group":
             self._served_again()
 
     def _served_again(self) -> None:
         logger.info("recovery enabled again: %s", fields(group=self._pair))
-        self.report.refusal = ""
+        self.report.disabled = ""
         self._changed()
 
     def paused(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from reaper.context import ReplicaContext
-from reaper.layout import layout_refusal
+from reaper.layout import unsupported_layout
 from reaper.lease import PAGE, GroupLease, Taken
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
@@ -36,7 +36,9 @@ class ObserverLease(GroupLease):
 
     async def take(self, holder: str, *, token: int = 0) -> Taken:  # noqa: ARG002 - the interface of a lease
         """Return whether the policy could work. An observer has no token."""
-        return Taken(holder, refusal=await layout_refusal(self._client, self.keys.stream, self.group.redelivery))
+        return Taken(
+            holder, unsupported=await unsupported_layout(self._client, self.keys.stream, self.group.redelivery)
+        )
 
     def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:  # noqa: ARG002
         """Read new deliveries. The answer has the form of ``tick.lua``."""

@@ -11,8 +11,8 @@ from reaper.recovery.scanner import Scanner
 from reaper.recovery.timers import Timers
 from reaper.recovery.writer import GroupWriter
 from reaper.tasks import Chores
+from workers.protocol.calls.declined import Declined
 from workers.protocol.calls.group_moves import ENDED, Outcome, Recovered
-from workers.protocol.calls.refusals import Refusal
 from workers.protocol.messages import Redelivery, entry_order
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
@@ -33,7 +33,7 @@ class SourceWatch:
         *,
         notes: GroupNotes,
         chores: Chores,
-        refused: Callable[[Refusal], None],
+        declined: Callable[[Declined], None],
         wake_moves: Callable[[], None],
     ) -> None:
         """``wake_moves`` is called if a job may be quarantined."""
@@ -41,7 +41,7 @@ class SourceWatch:
         self._writer = writer
         self._source = source
         self._notes = notes
-        self._refused = refused
+        self._declined = declined
         self._wake_moves = wake_moves
         self._visibility_ms = to_ms(writer.group.visibility_timeout)
         self._in_place = writer.group.redelivery is Redelivery.IN_PLACE
@@ -107,8 +107,8 @@ class SourceWatch:
 
     async def _recover(self, due: Collection[bytes]) -> None:
         result = await self._writer.recover(self._source, sorted(due, key=entry_order))
-        if isinstance(result, Refusal):
-            self._refused(result)
+        if isinstance(result, Declined):
+            self._declined(result)
             if result.wait:  # these are tried when the wait is over, and other timers when they are due
                 for entry_id in due:
                     self.timers.arm(entry_id, monotonic_ms() + result.wait.left_ms)

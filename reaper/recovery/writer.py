@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 from reaper.context import ReplicaContext
 from reaper.failpoints import failpoint
 from reaper.settings import WatchedGroup
+from workers.protocol.calls.declined import UNSUPPORTED_LAYOUTS, Declined, DeclineReason
 from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves, Outcome, Recovered
-from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind
 from workers.protocol.messages import text, whole_number
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
@@ -39,18 +39,18 @@ class GroupWriter:
         """The scripts that embedded workers call, too."""
         self._client: Redis = context.recoveries
 
-    async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
+    async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Declined:
         """Recover overdue ones of ``entry_ids`` (ascending) in ``source``. Return a row for each (``recover.lua``)."""
         found = await _finished("recover", lambda: self.moves.recover(self._client, source, entry_ids))
         failpoint("recover.after_write")
-        if isinstance(found, Refusal):
+        if isinstance(found, Declined):
             return found
         rows = [*found.rows, *(Recovered(entry_id, Outcome.NOT_DUE, left_ms) for entry_id, left_ms in found.due_in_ms)]
         has_ended = any(row.outcome is not Outcome.HELD for row in found.rows)
         held = [text(row.detail) for row in rows if row.outcome is Outcome.HELD]
-        layout = [why for why in held if why in LAYOUT_REFUSALS]
+        layout = [why for why in held if why in UNSUPPORTED_LAYOUTS]
         if layout and not has_ended:
-            return Refusal(RefusalKind.REFUSED, layout[0])
+            return Declined(DeclineReason.UNSUPPORTED, layout[0])
         other = Outcome.PUT_OFF if found.next_page else Outcome.GONE
         named = {row.entry_id for row in rows}
         return rows + [Recovered(entry_id, other) for entry_id in entry_ids if entry_id not in named]
@@ -58,13 +58,13 @@ class GroupWriter:
     def gone(self, entry_ids: Iterable[bytes]) -> None:
         """Note deliveries that are not pending any more, and were not recovered. Only an observer counts them."""
 
-    async def move_due(self) -> DueMoves | Refusal:
+    async def move_due(self) -> DueMoves | Declined:
         """Make due jobs ready, and release a quarantined job if it may be released."""
         return await _finished("schedule", lambda: self.moves.move_due(self._client))
 
     async def report_lost(
         self, source: str, consumer: bytes, entry_ids: Sequence[bytes], *, is_certain: bool
-    ) -> list[bytes] | Refusal:
+    ) -> list[bytes] | Declined:
         """Report those of ``entry_ids`` that are delivered and not pending, and return them (``report_lost.lua``).
 
         ``consumer`` held them in ``source``.

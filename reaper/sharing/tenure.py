@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from reaper.context import ReplicaContext
 from reaper.failpoints import failpoint
-from reaper.layout import server_refusal
+from reaper.layout import unsupported_by_server
 from reaper.lease import OFFER, OFFER_MS, EndOfTerm, GroupLease
 from reaper.reasons import FEW_GROUPS
 from reaper.recovery.group_watch import GroupWatch
@@ -53,7 +53,7 @@ class Tenure:
         self.group = group
         self._lease = (ObserverLease if context.settings.observe else GroupLease)(context, group)
         self._tick_s = context.settings.tick_of(group).total_seconds()
-        self._notes = GroupNotes(group, context.changed, context.named)
+        self._notes = GroupNotes(group, context.changed, context.logged_groups)
         self._alarm = Alarm(self.go_on)
         self._is_busy = self._is_woken = False
         """Whether work or a call is under way, and whether `go_on` was called meanwhile."""
@@ -82,7 +82,7 @@ class Tenure:
     def stop(self, *, is_watched: bool) -> anyio.Event:
         """Leave the group for good, and return an event for the end. Another replica gets it if it ``is_watched``."""
         self._left, self._is_watched = anyio.Event(), is_watched
-        self._context.named.discard(self.group.keys.pair)
+        self._context.logged_groups.discard(self.group.keys.pair)
         self._context.notices.remove(self._notice, [self._lease.keys.lease])
         self._alarm.cancel()
         if self._watch:
@@ -212,7 +212,7 @@ class Tenure:
 
     async def _try(self, holder: str) -> tuple[Authority | None, float]:
         """Return the term, or None and the seconds until the next attempt."""
-        unable = await server_refusal(self._context.client, self.group.keys, self.group.redelivery)
+        unable = await unsupported_by_server(self._context.client, self.group.keys, self.group.redelivery)
         if unable:
             self._notes.layout(unable)
             return None, UNABLE_S
@@ -256,7 +256,7 @@ class Tenure:
         self._watch = None
         self._alarm.cancel()
         self._context.changed()
-        self._notes = GroupNotes(self.group, self._context.changed, self._context.named)
+        self._notes = GroupNotes(self.group, self._context.changed, self._context.logged_groups)
         logger.log(self._level, "lease left: %s", fields(group=self.group.keys.pair, token=term.token, reason=reason))
         if reason is EndOfTerm.NOT_OURS:
             self._wait(0)
@@ -293,4 +293,4 @@ class Tenure:
         if self._watch:
             return self._watch.report()
         report = self._notes.report
-        return report if report.error or report.refusal else None
+        return report if report.error or report.disabled else None

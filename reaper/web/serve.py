@@ -29,8 +29,8 @@ def serving_health(reaper: Reaper) -> AbstractAsyncContextManager[int | None]:
 
 def _obstacles(reaper: Reaper) -> list[str]:
     """Return the reasons why the replica is not ready."""
-    if reaper.refusals:
-        return [f"Redis rejects a call: {why}" for why in reaper.refusals]
+    if reaper.denials:
+        return [f"Redis denies a call: {why}" for why in reaper.denials]
     if not reaper.has_worked:
         return ["the replica has not registered, or does not know yet which replica holds the lease of each group"]
     return []

@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 
 from tests.explorer.board import Board
 from tests.explorer.hands import A, B
+from workers.protocol.calls.declined import Declined, DeclineReason
 from workers.protocol.calls.group_moves import NO_LEASE, Authority, DueMoves, GroupMoves, Recovery
 from workers.protocol.calls.group_moves import Outcome as Recovered
 from workers.protocol.calls.moves import (
@@ -20,7 +21,6 @@ from workers.protocol.calls.moves import (
     SettleResult,
     Verdict,
 )
-from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.keys import group_keys
 
 pytestmark = [pytest.mark.anyio, pytest.mark.contract]
@@ -80,10 +80,10 @@ async def test_the_holder_recovers_and_moves_what_is_due(group_moves: GroupMoves
     done = await group_moves.recover(client, STREAM, ids)
     assert isinstance(done, Recovery)
     assert (done.next_page, [row.outcome for row in done.rows]) == ("", [Recovered.REDELIVERED] * 3)
-    assert await other.recover(client, STREAM, ids) == Refusal(RefusalKind.STALE, LEASE)
+    assert await other.recover(client, STREAM, ids) == Declined(DeclineReason.FENCED, LEASE)
     board.age()
     assert await group_moves.move_due(client) == DueMoves(released=[])
-    assert await other.move_due(client) == Refusal(RefusalKind.STALE, LEASE)
+    assert await other.move_due(client) == Declined(DeclineReason.FENCED, LEASE)
 
 
 async def test_an_embedded_worker_recovers_by_the_page(group_moves: GroupMoves, board: Board, client: Redis) -> None:

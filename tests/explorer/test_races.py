@@ -346,7 +346,7 @@ def test_who_does_not_hold_the_lease_writes_nothing(hands: Hands, lease: str) ->
     hands.fresh()
     [entry] = hands.read(A)
     hands.board.age()
-    assert (hands.recover(entry, lease=lease), hands.move_due(lease)) == ([b"stale", b"L1"], [b"stale", b"L1"])
+    assert (hands.recover(entry, lease=lease), hands.move_due(lease)) == ([b"fenced", b"L1"], [b"fenced", b"L1"])
     assert len(hands.board.pending("orders")) == 1
 
 

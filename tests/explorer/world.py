@@ -362,7 +362,7 @@ class World:
             self.counts["released"] += 1
 
     def _must_be_fenced(self, reply: Any) -> None:
-        if reply[0] != b"stale":
+        if reply[0] != b"fenced":
             raise BrokenError(f"I3: a stale holder wrote: {reply}")
         self.counts["fenced"] += 1
 

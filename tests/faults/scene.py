@@ -29,7 +29,7 @@ from tests.support.knobs import refreshing
 from tests.support.paced import PacedSettings
 from tests.support.waiting import wait_until
 from workers import Job, Reject, Worker, WorkerSettings
-from workers.protocol.calls.refusals import RecoveryWait, recovery_wait
+from workers.protocol.calls.declined import RecoveryWait, recovery_wait
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.messages import RecoveryMode, text

@@ -77,12 +77,12 @@ async def test_an_observer_says_when_the_policy_cannot_work_with_the_stream(case
     await case.client.xgroup_create(case.keys.stream, "another", "0")
     async with holding(quick_settings(case.server, observe=True)):
         await case.wait_for_report(
-            lambda report: report.refusal == "several_groups" and report.recovered == 1,
+            lambda report: report.disabled == "several_groups" and report.recovered == 1,
             "the refusal is reported, also after the job is overdue",
             namespace="reaper-observe",
         )
         await case.client.xgroup_destroy(case.keys.stream, "another")
-        await case.wait_for_report(lambda report: not report.refusal, "it is over", namespace="reaper-observe")
+        await case.wait_for_report(lambda report: not report.disabled, "it is over", namespace="reaper-observe")
 
 
 async def test_an_observer_logs_false_alarms_although_no_other_delivery_becomes_overdue(

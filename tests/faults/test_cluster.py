@@ -24,7 +24,7 @@ from tests.support.cluster import Cluster, started_cluster
 from tests.support.patience import scaled
 from tests.support.waiting import wait_until
 from workers import Job, Producer, Reject, SyncProducer, Worker
-from workers.protocol.calls.refusals import GAP_PART
+from workers.protocol.calls.declined import GAP_PART
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import RecoveryMode, pair_up, read_metadata, text
@@ -224,7 +224,7 @@ async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: 
         await load.enqueue(producer, [[(b"n", b"1")]])
         await judge(load, client, load.enqueued)
         await scene.holds(reaper)
-        assert reaper.refusals == []
+        assert reaper.denials == []
 
 
 # ---- replicas

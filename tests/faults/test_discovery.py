@@ -108,7 +108,7 @@ async def test_one_replica_with_the_right_to_scan_is_enough(server: RedisServer,
     await stall(client, "orders:1")
     async with running_reaper(blind, **OFTEN) as first:
         await wait_until(lambda: "scan" in first._registry.discovery.scan, "it has no right to scan")
-        assert (first.has_worked, first.refusals) == (True, [])
+        assert (first.has_worked, first.denials) == (True, [])
 
         async def is_told() -> bool:
             status = await run_command(server.url, "status")

@@ -18,8 +18,8 @@ from tests.faults.scene import Handler, running_worker
 from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from workers.protocol.calls.declined import Declined
 from workers.protocol.calls.group_moves import MAINTAIN_GROUP, CleanupResult
-from workers.protocol.calls.refusals import Refusal
 from workers.protocol.events import EventName
 from workers.protocol.keys import MARKER_CONSUMER, group_keys, namespace_keys
 from workers.protocol.messages import text
@@ -43,11 +43,11 @@ async def case(server: RedisServer, client: Redis) -> Case:
 async def test_a_group_that_is_created_later_is_picked_up(server: RedisServer, client: Redis) -> None:
     case = Case(server, client, group_keys("orders", "billing"))
     async with holding(quick_settings(server)):
-        await case.wait_for_report(lambda report: report.refusal == "no_group", "the group is missed")
+        await case.wait_for_report(lambda report: report.disabled == "no_group", "the group is missed")
         await client.xgroup_create("orders", "billing", "0", mkstream=True)
         jobs = await case.stalled(3)
         assert sorted(await case.work_off(nothing_left)) == jobs
-        await case.wait_for_report(lambda report: not report.refusal, "the group is served")
+        await case.wait_for_report(lambda report: not report.disabled, "the group is served")
     assert set(await case.recovered()) == set(jobs)
 
 
@@ -255,7 +255,7 @@ async def test_what_is_deleted_between_a_scan_and_the_cleanup_behind_it_is_repor
     await case.client.xgroup_createconsumer("orders", "billing", OURS)
     tidy, drops = GroupCleanup.tidy, list[bool]()
 
-    async def tidy_late(cleanup: GroupCleanup, retention: timedelta | None) -> CleanupResult | Refusal:
+    async def tidy_late(cleanup: GroupCleanup, retention: timedelta | None) -> CleanupResult | Declined:
         if drops and drops.pop():
             await drop(case, OURS, acknowledged=jobs[1], journalled=True)
         return await tidy(cleanup, retention)

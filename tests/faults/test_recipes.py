@@ -103,7 +103,7 @@ async def test_a_stream_that_walrus_made_is_served_before_its_first_job(
     assert (await client.xinfo_stream(scene.STREAM))["last-generated-id"] == b"0-1"
     async with scene.running_reaper(server.url):
         report = await scene.scanned_by_term_after(client, 0)
-    assert report.refusal == ""
+    assert report.disabled == ""
 
 
 if SYMFONY in COMMANDS:

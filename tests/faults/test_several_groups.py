@@ -30,7 +30,7 @@ async def test_with_a_second_group_policy_stream_refuses_loudly_and_touches_noth
     jobs = await case.stalled(3)
     before = await dump(client)
     async with holding(quick_settings(server)) as replica:
-        await case.wait_for_report(lambda report: report.refusal == "several_groups", "the holder refuses")
+        await case.wait_for_report(lambda report: report.disabled == "several_groups", "the holder refuses")
         await wait_until(lambda: replica.errors, "the refusal is reported")
     assert ["reason=several_groups" in line and ADVICE in line for line in replica.errors] == [True]
     assert [record.levelname for record in caplog.records if ADVICE in record.message] == ["ERROR"]
@@ -65,7 +65,7 @@ async def test_where_entry_ids_are_explicit_policy_stream_refuses_and_a_retry_st
     case.enqueued[entry_id] = [(b"n", b"1")]
     await case.stall(*await case.read())
     async with holding(quick_settings(server)) as replica:
-        await case.wait_for_report(lambda report: report.refusal == "explicit_ids", "the holder refuses")
+        await case.wait_for_report(lambda report: report.disabled == "explicit_ids", "the holder refuses")
         await wait_until(lambda: replica.errors, "the refusal is reported")
     assert "reason=explicit_ids" in replica.errors[0]
     assert ADVICE in replica.errors[0]

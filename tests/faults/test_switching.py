@@ -128,7 +128,7 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
     assert await modes_of_recoveries(client) == {"embedded"}
     assert caplog.text.count("no reaper serves the group, its workers recover stalled jobs: group=orders/billing") == 2
     late, before = Scene(client), await read_state(client, KEYS)
-    assert (await late.recover("1-1", lease=lease))[0] == b"stale"
+    assert (await late.recover("1-1", lease=lease))[0] == b"fenced"
     assert await read_state(client, KEYS) == before
 
 

@@ -23,7 +23,7 @@ async def test_a_replica_refuses_before_there_are_group_settings_and_leaves_thos
     jobs = await case.stalled(3)
     before = await dump(client)
     async with running(quick_settings(server, redelivery="in-place")) as replica:
-        await case.wait_for_report(lambda report: report.refusal == "no_claim", "the replica refuses")
+        await case.wait_for_report(lambda report: report.disabled == "no_claim", "the replica refuses")
         await wait_until(lambda: replica.errors, "the refusal is reported")
         after = await dump(client)
     [error] = replica.errors

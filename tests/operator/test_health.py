@@ -11,7 +11,7 @@ from reaper.reasons import ProblemKind
 from reaper.replicas import SCANNED, GroupReport, PatternCounts, Replica
 from reaper.settings import observers_of
 from tests.operator.heartbeats import a_replica, a_report
-from workers.protocol.calls.refusals import RecoveryWait
+from workers.protocol.calls.declined import RecoveryWait
 
 NOW = 1_766_000_000_000
 HOLDER = "alice-1-abc.0a@10000"
@@ -125,7 +125,7 @@ def test_a_lease_that_was_just_handed_over_is_no_problem() -> None:
 
 
 def test_a_replica_that_cannot_serve_a_group_says_why_and_that_is_enough() -> None:
-    refusing = replace(ALL_WELL, token=0, refusal="explicit_ids")
+    refusing = replace(ALL_WELL, token=0, disabled="explicit_ids")
     assert _troubles(a_snapshot(report=refusing, holder="", served_by="")) == [ProblemKind.DISABLED]
 
 
@@ -155,7 +155,7 @@ def test_of_groups_that_were_not_looked_at_the_replicas_say_how_many_are_ill() -
     counts = PatternCounts(watched=9_000, held=8_998, problems={"disabled": 41, "overdue": 1})
     alice = a_replica("alice", at_ms=NOW, held=4_998, patterns={"orders:*": replace(counts, held=4_998)})
     bob = a_replica("bob", at_ms=NOW, held=4_000, patterns={"orders:*": replace(counts, held=4_000, problems={})})
-    refusing = replace(ALL_WELL, refusal="explicit_ids")
+    refusing = replace(ALL_WELL, disabled="explicit_ids")
     snapshot = replace(a_snapshot(alice, bob, report=refusing), left_out=8_999)
     assert snapshot.patterns == {"orders:*": counts}
     assert [(problem.check, problem.group, problem.text) for problem in judge(snapshot)][:3] == [
@@ -191,9 +191,9 @@ def test_one_replica_of_all_must_be_able_to_scan(other: str, troubles: list[Prob
 @pytest.mark.parametrize(
     ("found", "trouble", "says"),
     [
-        ({"refusal": "several_groups"}, ProblemKind.DISABLED, "Set redelivery = 'retry-stream'"),
-        ({"refusal": "explicit_ids"}, ProblemKind.DISABLED, "Set redelivery = 'retry-stream'"),
-        ({"refusal": "something_new"}, ProblemKind.DISABLED, "something_new"),
+        ({"disabled": "several_groups"}, ProblemKind.DISABLED, "Set redelivery = 'retry-stream'"),
+        ({"disabled": "explicit_ids"}, ProblemKind.DISABLED, "Set redelivery = 'retry-stream'"),
+        ({"disabled": "something_new"}, ProblemKind.DISABLED, "something_new"),
         ({"undeliverable": 2}, ProblemKind.UNDELIVERABLE, "2 overdue deliveries cannot be redelivered"),
         ({"error": "scan: NOPERM"}, ProblemKind.ERROR, "scan: NOPERM"),
         ({"late_ms": 32_001}, ProblemKind.OVERDUE, "recovery is 32 s late"),
@@ -220,7 +220,7 @@ def test_what_redis_says_degrades(group: dict[str, Any], trouble: ProblemKind, s
 
 
 def test_a_missing_group_is_told_once() -> None:
-    snapshot = a_snapshot(report=replace(ALL_WELL, refusal="no_group"), main=SourceState(exists=False))
+    snapshot = a_snapshot(report=replace(ALL_WELL, disabled="no_group"), main=SourceState(exists=False))
     assert _troubles(snapshot) == [ProblemKind.DISABLED]
 
 
@@ -268,7 +268,7 @@ def test_retry_copies_that_no_group_reads_degrade() -> None:
 def test_every_problem_is_told() -> None:
     report = replace(
         ALL_WELL,
-        refusal="several_groups",
+        disabled="several_groups",
         undeliverable=1,
         error="x",
         last_scan_ms=1,
@@ -296,7 +296,7 @@ def test_every_problem_is_told() -> None:
 
 
 def test_a_key_of_another_program_is_one_problem() -> None:
-    refused = replace(ALL_WELL, refusal="no_group")
+    refused = replace(ALL_WELL, disabled="no_group")
     assert _troubles(a_snapshot(main=SourceState(is_foreign=True), report=refused)) == [ProblemKind.DISABLED]
 
 

@@ -75,7 +75,7 @@ async def hostile(client: Redis) -> Scene:
     await client.hset(KEYS.watched, EVIL_BYTES, EVIL_BYTES)
     await client.zadd(keys.schedule, {EVIL_BYTES: 1, b"x" + EVIL_BYTES: 2**52})
     await client.hset(keys.quarantine, EVIL_BYTES, EVIL_BYTES)
-    await _hold(scene, a_report(group=f"{STREAM}/{GROUP}", refusal=EVIL, error=EVIL, redelivery=EVIL, undeliverable=3))
+    await _hold(scene, a_report(group=f"{STREAM}/{GROUP}", disabled=EVIL, error=EVIL, redelivery=EVIL, undeliverable=3))
     return scene
 
 

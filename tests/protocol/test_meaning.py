@@ -77,14 +77,14 @@ ERRORS: dict[tuple[Meaning, bool, bool], list[Exception]] = {
         ResponseError("Error running script: @user_script: 3: -NOPERM this user has no permissions"),
     ],
     (Meaning.NO_GROUP, NO, NO): [ResponseError("NOGROUP No such key 'orders'")],
-    (Meaning.REFUSED, YES, NO): [
+    (Meaning.OTHER_CODE, YES, NO): [
         ResponseError("Error running script (call to f_1): @user_script:1: -OOM command not allowed"),
         OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
         ResponseError("NOREPLICAS Not enough good replicas to write. script: 08616641, on @user_script:1045."),
         ResponseError("MISCONF Redis is configured to save RDB snapshots"),
         ResponseError("BUSY Redis is busy running a script."),
     ],
-    (Meaning.REFUSED, NO, NO): [
+    (Meaning.OTHER_CODE, NO, NO): [
         ResponseError("WRONGTYPE Operation against a key"),
         ResponseError("BUSYGROUP Consumer Group name already exists"),
         ResponseError("DB index is out of range"),
@@ -161,7 +161,7 @@ async def test_what_is_not_there_or_is_something_foreign_is_told_from_what_is_re
     in_scripts = [("XPENDING", "stream", "absent"), ("HGETALL", "text"), ("XADD", "stream", "0-0", "a", "b")]
     met = [await _error_of(client, "EVAL", "return redis.call(unpack(ARGV))", "0", *words) for words in in_scripts]
     assert [is_missing_key(error) for error in met] == [True, True, False]
-    assert [meaning_of(error) for error in met] == [Meaning.NO_GROUP, Meaning.REFUSED, Meaning.UNCLEAR]
+    assert [meaning_of(error) for error in met] == [Meaning.NO_GROUP, Meaning.OTHER_CODE, Meaning.UNCLEAR]
 
 
 @pytest.mark.anyio

@@ -75,9 +75,9 @@ async def test_an_error_is_told_when_it_begins_and_when_it_has_passed(told: Told
 
 async def test_an_outage_of_many_groups_is_logged_for_some_of_them(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    named = set[str]()
+    logged = set[str]()
     groups = [BILLING.model_copy(update={"stream": f"orders-{number}"}) for number in range(2 * FEW_GROUPS)]
-    many = [GroupNotes(group, named=named) for group in groups]
+    many = [GroupNotes(group, logged_groups=logged) for group in groups]
     for notes in many:
         notes.failed("scan", RedisConnectionError("reset"))
     many[-1].failed("scan", ResponseError("MISCONF"))
@@ -85,7 +85,7 @@ async def test_an_outage_of_many_groups_is_logged_for_some_of_them(caplog: pytes
         notes.worked("scan")
     told = Counter(record.levelname for record in caplog.records)
     assert told == {"WARNING": FEW_GROUPS, "ERROR": 1, "INFO": FEW_GROUPS + 1}
-    assert named == set()
+    assert logged == set()
 
 
 async def test_a_lost_connection_is_a_warning(told: Told) -> None:
@@ -139,10 +139,10 @@ async def test_a_layout_that_cannot_be_served_is_told_with_advice_and_its_end_to
 ) -> None:
     for _ in range(3):
         told.notes.layout(kind)
-    assert told.notes.report.refusal == kind
+    assert told.notes.report.disabled == kind
     for _ in range(3):
         told.notes.layout("")
-    assert told.notes.report.refusal == ""
+    assert told.notes.report.disabled == ""
     assert told.lines() == [
         ("ERROR", f'recovery disabled: group=orders/billing reason={kind} cause="{advice}"'),
         ("INFO", "recovery enabled again: group=orders/billing"),
@@ -151,7 +151,7 @@ async def test_a_layout_that_cannot_be_served_is_told_with_advice_and_its_end_to
 
 async def test_a_recovery_call_that_goes_through_ends_a_refusal(told: Told) -> None:
     told.notes.report.token = 1
-    told.notes.refused("foreign_namespace", "namespace 'other' serves this group")
+    told.notes.disabled("foreign_namespace", "namespace 'other' serves this group")
     told.notes.call_done()
     assert told.lines() == [
         (
@@ -167,12 +167,12 @@ async def test_a_recovery_call_that_goes_through_ends_a_refusal(told: Told) -> N
 
 async def test_a_missing_group_is_over_once_a_scan_goes_through_and_not_before(told: Told) -> None:
     for _ in range(3):
-        told.notes.refused("no_group", "it does not exist")
+        told.notes.disabled("no_group", "it does not exist")
     told.notes.layout("")
-    assert told.notes.report.refusal == "no_group"
+    assert told.notes.report.disabled == "no_group"
     for _ in range(3):
         told.notes.scanned(7)
-    assert (told.notes.report.refusal, told.notes.report.last_scan_ms) == ("", 7)
+    assert (told.notes.report.disabled, told.notes.report.last_scan_ms) == ("", 7)
     assert told.lines() == [
         ("ERROR", 'recovery disabled: group=orders/billing reason=no_group cause="it does not exist"'),
         ("INFO", "recovery enabled again: group=orders/billing"),

@@ -19,7 +19,7 @@ def report(stream: str = "well", **found: Any) -> GroupReport:
     ("found", "kinds"),
     [
         ({}, set()),
-        ({"refusal": "several_groups"}, {ProblemKind.DISABLED}),
+        ({"disabled": "several_groups"}, {ProblemKind.DISABLED}),
         ({"paused": True}, {ProblemKind.PAUSED}),
         ({"undeliverable": 1}, {ProblemKind.UNDELIVERABLE}),
         ({"lost": 1}, {ProblemKind.LOST_DELIVERY}),
@@ -38,8 +38,8 @@ def test_a_report_names_the_kinds_of_problems(found: dict[str, Any], kinds: set[
 @pytest.mark.parametrize(
     ("worse", "better"),
     [
-        ({"error": "x"}, {"refusal": "several_groups"}),
-        ({"refusal": "several_groups"}, {"late_ms": 40_000}),
+        ({"error": "x"}, {"disabled": "several_groups"}),
+        ({"disabled": "several_groups"}, {"late_ms": 40_000}),
         ({"late_ms": 40_000}, {"late_ms": 39_000}),
         ({"late_ms": 40_000}, {"undeliverable": 9}),
         ({"undeliverable": 2}, {"undeliverable": 1}),
@@ -67,7 +67,7 @@ def test_what_a_replica_says_has_the_worst_groups_only() -> None:
 def test_groups_are_counted_by_the_pattern_that_they_were_found_by() -> None:
     reports = [
         report("a", pattern="orders:*", undeliverable=1),
-        report("b", pattern="orders:*", token=0, refusal="no_group", paused=True),
+        report("b", pattern="orders:*", token=0, disabled="no_group", paused=True),
         report("c"),
     ]
     assert count_patterns({"orders:*": (3, 1), "": (1, 1)}, reports, NOW) == {
@@ -79,7 +79,7 @@ def test_groups_are_counted_by_the_pattern_that_they_were_found_by() -> None:
 
 def test_what_a_replica_says_has_at_most_8_kb() -> None:
     long = "é" * 3_000
-    reports = [report(f"{number:02}{'s' * 180}", error=long, refusal="several_groups") for number in range(20)]
+    reports = [report(f"{number:02}{'s' * 180}", error=long, disabled="several_groups") for number in range(20)]
     replica = Replica(
         id="a-1", name="a", host="h", pid=1, version="1", started_ms=0, at_ms=NOW, heartbeat_ms=5_000,
         watched=20, held=20, groups={one.group: one for one in reports},

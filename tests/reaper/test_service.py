@@ -319,7 +319,7 @@ async def test_a_refusal_and_its_end_are_registered_at_once(server: RedisServer,
 
     async def refusal() -> str | None:
         reports = [one.groups["orders/billing"] for one in (await registered(client)).values() if one.held]
-        return reports[0].refusal if reports else None
+        return reports[0].disabled if reports else None
 
     async with Reaper(settings_for(server, heartbeat_interval=3_600, visibility_timeout=1, tick_interval=0.05)):
 

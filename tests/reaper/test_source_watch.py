@@ -17,8 +17,8 @@ from reaper.settings import ReaperSettings
 from reaper.tasks import Chores, Tasks
 from reaper.wheel import Wheel
 from tests.support.virtual_time import VIRTUAL_TIME
+from workers.protocol.calls.declined import Declined
 from workers.protocol.calls.group_moves import Authority
-from workers.protocol.calls.refusals import Refusal
 from workers.runtime.clock import monotonic_ms
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +47,7 @@ class World:
     """How many calls are told that it would be too much for one."""
     asked: list[tuple[float, list[bytes]]] = field(default_factory=list)
     """When, and for what."""
-    refusals: list[Refusal] = field(default_factory=list)
+    declined: list[Declined] = field(default_factory=list)
     waits_until_ms: int = 0
     """Until when recovery has to wait, after a gap in the heartbeats."""
 
@@ -62,7 +62,7 @@ class World:
             GroupWriter(context, group, Authority("alice", 7)),
             group.keys.stream,
             notes=self.notes,
-            refused=self.refusals.append,
+            declined=self.declined.append,
             chores=self.chores,
             wake_moves=lambda: None,
         )
@@ -154,4 +154,4 @@ async def test_while_recovery_waits_each_timer_is_asked_for_once_and_again_when_
         await anyio.sleep(1)
         assert (len(watch.timers), world.notes.report.recovered) == (0, 2)
     assert world.asked[-1][0] == pytest.approx(began + VISIBILITY_S, abs=0.2)
-    assert [refusal.wait and refusal.wait.gap_ms for refusal in world.refusals] == [5_000, 5_000]
+    assert [declined.wait and declined.wait.gap_ms for declined in world.declined] == [5_000, 5_000]

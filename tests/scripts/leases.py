@@ -22,7 +22,7 @@ class Taken:
     """The answer to an attempt that won."""
 
     token: int
-    refusal: str
+    unsupported: str
     before: tuple[str, ...]
 
 
@@ -53,9 +53,9 @@ async def take(
     won, *reply = await load_script("reaper", "lease_take").run(scene.client, *words)
     if not won:
         return Held(_text(reply[0]), reply[1])
-    token, at_ms, refusal, *before = reply
+    token, at_ms, unsupported, *before = reply
     assert abs(at_ms - await scene.now_ms()) < 5_000
-    return Taken(token, _text(refusal), tuple(map(_text, before)))
+    return Taken(token, _text(unsupported), tuple(map(_text, before)))
 
 
 async def taken(scene: Scene, holder: str, **options: Any) -> Taken:

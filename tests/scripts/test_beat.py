@@ -13,7 +13,7 @@ from tests.support.clock import ServerClock
 from tests.support.fixtures import server_clock
 from tests.support.rights import keys_of
 from tests.support.servers import RedisServer
-from workers.protocol.calls.refusals import RecoveryWait, recovery_wait
+from workers.protocol.calls.declined import RecoveryWait, recovery_wait
 from workers.protocol.connection import commands_client
 from workers.protocol.scripts import put_together
 

@@ -197,14 +197,14 @@ async def test_only_the_holder_of_the_lease_maintains_a_group(scene: Scene, foun
     await scene.client.xgroup_createconsumer("orders", "billing", "silent")
     await set_lease(scene, found)
     before = await scene.state()
-    stale = [b"stale", (found or "").encode()]
+    stale = [b"fenced", (found or "").encode()]
     assert (await maintain(scene, 0), await report_lost(scene)) == (stale, stale)
     assert await scene.state() == before
     consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
     assert len(consumers) == 1
 
 
-@pytest.mark.parametrize(("recovery", "code"), [("embedded", b"ok"), ("reaper", b"stale"), ("", b"stale")])
+@pytest.mark.parametrize(("recovery", "code"), [("embedded", b"ok"), ("reaper", b"fenced"), ("", b"fenced")])
 async def test_without_a_lease_only_embedded_workers_maintain(scene: Scene, recovery: str, code: bytes) -> None:
     await scene.set_settings(policy="stream", visibility_ms=30_000, recovery=recovery)
     assert (await maintain(scene, lease=""))[0] == code

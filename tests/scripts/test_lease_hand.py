@@ -127,7 +127,7 @@ async def test_a_refused_write_is_counted_and_names_the_lease_that_was_found(sce
     entry = await scene.stalled()
     await expire(scene)
     await take(scene, B)
-    assert await scene.recover(entry, lease=A) == [b"stale", B.encode()]
+    assert await scene.recover(entry, lease=A) == [b"fenced", B.encode()]
     state = await scene.state()
     assert state["{orders}:group:billing"]["refused"] == "1"
     assert state["{orders}:journal"][-1] == (

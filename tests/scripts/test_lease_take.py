@@ -197,8 +197,8 @@ async def test_a_broken_journal_keeps_nobody_from_the_lease(scene: Scene) -> Non
 
 async def test_a_policy_that_cannot_work_here_is_reported(scene: Scene) -> None:
     await scene.client.xgroup_create("orders", "audit", "0")
-    assert (await taken(scene, A)).refusal == "several_groups"
-    assert (await taken(scene, A, policy="retry-stream")).refusal == ""
+    assert (await taken(scene, A)).unsupported == "several_groups"
+    assert (await taken(scene, A, policy="retry-stream")).unsupported == ""
 
 
 async def test_an_empty_stream_that_a_library_made_by_one_entry_is_served(scene: Scene) -> None:
@@ -209,15 +209,15 @@ async def test_an_empty_stream_that_a_library_made_by_one_entry_is_served(scene:
         await scene.client.xdel("orders", made)
         await scene.client.xgroup_create("orders", "billing", "0")
         knows = made == "0-1" or "entries-added" in await scene.client.xinfo_stream("orders")
-        assert (await taken(scene, A)).refusal == ("" if knows else "explicit_ids")
+        assert (await taken(scene, A)).unsupported == ("" if knows else "explicit_ids")
 
 
 async def test_a_stream_of_explicit_ids_is_reported_though_it_is_empty_by_now(scene: Scene) -> None:
     for made in ("5-1", "6-1"):
         await scene.add(at=made)
-        assert (await taken(scene, A)).refusal == "explicit_ids"
+        assert (await taken(scene, A)).unsupported == "explicit_ids"
         await scene.client.xdel("orders", made)
-    assert (await taken(scene, A)).refusal == "explicit_ids"
+    assert (await taken(scene, A)).unsupported == "explicit_ids"
 
 
 async def test_the_retry_stream_is_made_with_its_group_where_the_policy_needs_it(scene: Scene) -> None:
@@ -227,7 +227,7 @@ async def test_the_retry_stream_is_made_with_its_group_where_the_policy_needs_it
 
 async def test_a_stream_that_does_not_exist_yet_can_be_served(scene: Scene) -> None:
     await scene.client.delete("orders")
-    assert (await taken(scene, A)).refusal == ""
+    assert (await taken(scene, A)).unsupported == ""
     assert "orders" not in await scene.state()
 
 

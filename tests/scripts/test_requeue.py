@@ -96,5 +96,5 @@ async def test_without_the_group_nothing_is_copied(scene: Scene, gone: str) -> N
     else:
         await scene.client.delete("orders")
     before = await scene.state()
-    assert await requeue(scene, entry) == [b"refused", b"no_group"]
+    assert await requeue(scene, entry) == [b"no_group"]
     assert await scene.state() == before

@@ -37,9 +37,9 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield tenure, "RETRY_S", (0.1, min(retry_s, setting.lease_s / 8))
     yield tenure, "UNABLE_S", retry_s
     yield pauses, "LONGEST_PAUSE_S", 2 * retry_s
-    yield upkeep, "REFUSED_S", retry_s
+    yield upkeep, "DECLINED_S", retry_s
     yield heartbeat, "LONGEST_SLEEP_S", retry_s
-    yield reading, "REFUSED_S", visibility_s / 12
+    yield reading, "ADOPTION_PAUSE_S", visibility_s / 12
     yield reading, "BLOCK_MS", block_ms(setting)
     yield connection.reader_client, "block_ms", block_ms(setting)
     yield connection, "_driver_info", _unnamed

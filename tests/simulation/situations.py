@@ -191,7 +191,7 @@ def second_in_rank(world: "World", moment: Moment) -> bool:
 
 RECOVERS, RELEASES = "ran recover", "ran move_due"
 SETTLES, BEATS = "ran settle", "ran extend"
-STALE, WAITS, NOT_OURS = says(b"stale"), says(b"waits"), starts(b":0")
+STALE, WAITS, NOT_OURS = says(b"fenced"), says(b"waits"), starts(b":0")
 FAILED_OVER = lately("failover", "loss", part=2)
 
 

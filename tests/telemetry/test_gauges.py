@@ -23,7 +23,7 @@ from workers.telemetry.instruments import (
     GROUPS_DEGRADED,
     GROUPS_WATCHED,
     LEASES_HELD,
-    REFUSED,
+    PARTS_DENIED,
     UNDELIVERABLE,
     Gauge,
 )
@@ -38,7 +38,7 @@ def _shown(gauge: Gauge) -> str:
 
 BY_HOLDERS = {_shown(gauge) for gauge in (DISABLED, UNDELIVERABLE)}
 """What a holder alone knows of its work."""
-OF_PROCESSES = (LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, REFUSED)
+OF_PROCESSES = (LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, PARTS_DENIED)
 OF_GROUPS = {_shown(gauge) for gauge in GAUGES if gauge not in OF_PROCESSES}
 HEALTH = ("--health-port", "0")
 PATIENT = ("--visibility-timeout", "600")

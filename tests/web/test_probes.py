@@ -299,7 +299,7 @@ async def _without_user(client: Redis) -> AsyncIterator[None]:
 async def test_a_worker_is_ready_only_while_it_is_refused_nothing(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.05)
+    monkeypatch.setattr("workers.loop.reading.ADOPTION_PAUSE_S", 0.05)
     monkeypatch.setattr("workers.loop.membership.REFRESH_S", 0.05)
     await create_group(client)
     url = await _let_in(client, server, Role.WORKER, "-xreadgroup")
@@ -308,9 +308,9 @@ async def test_a_worker_is_ready_only_while_it_is_refused_nothing(
         async def readiness(code: int) -> bool:
             return (await request(port, "/readyz")).code == code
 
-        await wait_until(lambda: worker.process and worker.process.refusals, "reading is refused")
+        await wait_until(lambda: worker.process and worker.process.denials, "reading is refused")
         assert await readiness(503)
-        assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis rejects a call: reading: ")
+        assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis denies a call: reading: ")
         await client.execute_command("ACL", "SETUSER", "restricted", "+xreadgroup")
         await wait_until(lambda: readiness(200), "it is ready once it has read")
         await client.execute_command("ACL", "SETUSER", "restricted", "-evalsha")
@@ -333,9 +333,9 @@ async def test_a_replica_is_ready_only_while_it_is_refused_nothing(
         async def readiness(code: int) -> bool:
             return (await request(port, "/readyz")).code == code
 
-        await wait_until(lambda: replica.refusals, "something is refused")
+        await wait_until(lambda: replica.denials, "something is refused")
         assert await readiness(503)
-        assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis rejects a call: ")
+        assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis denies a call: ")
         await client.execute_command("ACL", "SETUSER", "restricted", *(f"+{right[1:]}" for right in lost))
         await wait_until(lambda: readiness(200), "it is ready once it has taken part")
         await client.execute_command("ACL", "SETUSER", "restricted", *lost)

@@ -23,16 +23,16 @@ def test_an_outage_is_told_though_some_part_is_refused_already() -> None:
     met = [("journal", DENIED), ("reading", CLOSED), ("settling", REFUSED), ("reading", None), ("settling", None)]
     assert told(troubles, *met) == [True, True, False, False, True]
     assert told(troubles, ("reading", CLOSED), ("reading", None)) == [True, True]
-    assert troubles.refusals == [f"journal: {in_words(DENIED)}"]
+    assert troubles.denials == [f"journal: {in_words(DENIED)}"]
 
 
 def test_when_the_reason_of_an_outage_changes_the_new_one_is_told_once() -> None:
     troubles, wrong = RedisFailures(), AuthenticationError("invalid username-password pair or user is disabled.")
     met = [("reading", CLOSED), ("settling", CLOSED), ("reading", wrong), ("settling", wrong), ("reading", CLOSED)]
     assert told(troubles, *met) == [True, False, True, False, False]
-    assert troubles.refusals == [str(wrong)]
+    assert troubles.denials == [str(wrong)]
     assert told(troubles, ("reading", None), ("settling", None)) == [False, True]
-    assert troubles.refusals == []
+    assert troubles.denials == []
 
 
 def test_that_contact_is_lost_is_no_news_where_the_server_has_said_why() -> None:

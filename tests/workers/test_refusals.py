@@ -86,14 +86,14 @@ async def test_acknowledgements_wait_until_the_right_is_given_back(
         await handler.has_started(jobs)
         await change_rights(client, "-xack")
         handler.gate.set()
-        await wait_until(lambda: errors_in(caplog, "Redis rejects a call", "settling"), "it is told")
+        await wait_until(lambda: errors_in(caplog, "Redis denies a call", "settling"), "it is told")
         await wait_until(lambda: worker.process and worker.process._settlements._failures >= 3, "it is tried again")
         assert (worker.counts.held, worker.counts.acked) == (0, 0)
         await change_rights(client, "+xack")
         await wait_for_settled(worker, jobs)
 
     assert (worker.counts.acked, worker.counts.held, len(handler.started)) == (jobs, 0, jobs)
-    assert len(errors_in(caplog, "Redis rejects a call", "settling")) == 1
+    assert len(errors_in(caplog, "Redis denies a call", "settling")) == 1
     assert await pending_of(client) == []
 
 
@@ -114,7 +114,7 @@ async def test_a_dead_letter_that_may_not_be_written_keeps_no_acknowledgement_wa
         await wait_until(lambda: worker.counts.acked == 2, "the others are acknowledged")
         await wait_until(lambda: worker.process and worker.process._settlements._failures >= 2, "it is tried again")
         assert worker.counts.held == 0
-        assert "rejected_s=" not in caplog.text, "a call that was answered settled nothing of what waits"
+        assert "denied_s=" not in caplog.text, "a call that was answered settled nothing of what waits"
         await change_rights(client, "+xadd")
         await wait_until(lambda: worker.counts.dead_lettered == 1, "the dead letter is written")
 
@@ -180,16 +180,14 @@ async def test_an_extension_that_extends_nothing_does_not_say_that_extending_wor
     async with running(make_worker(await restrict(client, server), handler, visibility_timeout=3_600)):
         await handler.has_started()
         await change_rights(client, "-xclaim")
-        await wait_until(
-            lambda: errors_in(caplog, "Redis rejects a call", "sending heartbeats"), "extending is refused"
-        )
+        await wait_until(lambda: errors_in(caplog, "Redis denies a call", "sending heartbeats"), "extending is refused")
         await client.execute_command("XCLAIM", KEYS.stream, KEYS.group, "thief", 0, job_id)
         tried = len(failures)
         await wait_until(lambda: len(failures) > tried + 3, "it is tried again")
-        assert not errors_in(caplog, "Redis answers again", 'part="sending heartbeats"', "rejected_s=")
+        assert not errors_in(caplog, "Redis answers again", 'part="sending heartbeats"', "denied_s=")
         await change_rights(client, "+xclaim")
         await wait_until(
-            lambda: errors_in(caplog, "Redis answers again", 'part="sending heartbeats"', "rejected_s="), "it works"
+            lambda: errors_in(caplog, "Redis answers again", 'part="sending heartbeats"', "denied_s="), "it works"
         )
         handler.gate.set()
 
@@ -201,7 +199,7 @@ async def test_a_worker_that_may_not_adopt_reads_on(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with the rules of an older version, when a script has gained a key."""
-    monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.02)
+    monkeypatch.setattr("workers.loop.reading.ADOPTION_PAUSE_S", 0.02)
     ran = Runs()
     url = await restrict(client, server)
     words = [word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words if "quarantine" not in word]
@@ -212,16 +210,16 @@ async def test_a_worker_that_may_not_adopt_reads_on(
         await wait_until(lambda: membership.joins >= joins + 3, "stock was to be taken three times")
         await enqueue(client, 1, 2, 3)
         await wait_until(lambda: len(ran) == 3, "what is new is run")
-        assert any("adopting" in why for why in process_of(worker).refusals)
+        assert any("adopting" in why for why in process_of(worker).denials)
         await change_rights(client, f"~{KEYS.quarantine}")
         await wait_for_settled(worker, 3)
-    assert len(errors_in(caplog, "Redis rejects a call", "adopting")) == 1
+    assert len(errors_in(caplog, "Redis denies a call", "adopting")) == 1
 
 
 async def test_an_embedded_worker_that_may_not_claim_reads_on(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.02)
+    monkeypatch.setattr("workers.loop.reading.ADOPTION_PAUSE_S", 0.02)
     hurry(monkeypatch.setattr)
     ran = Runs()
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
@@ -233,12 +231,12 @@ async def test_an_embedded_worker_that_may_not_claim_reads_on(
     async with running(make_worker(url, ran, recovery="embedded", visibility_timeout=3_600)) as worker:
         process = process_of(worker)
         await change_rights(client, "-xclaim")
-        await wait_until(lambda: any("recovering" in why for why in process.refusals), "recovery is refused")
+        await wait_until(lambda: any("recovering" in why for why in process.denials), "recovery is refused")
         await enqueue(client, 1, 2, 3)
         await wait_until(lambda: len(ran) == 3, "what is new is run")
         await change_rights(client, "+xclaim")
         await wait_for_settled(worker, 4)
-    assert len(errors_in(caplog, "Redis rejects a call", "recovering stalled deliveries")) == 1
+    assert len(errors_in(caplog, "Redis denies a call", "recovering stalled deliveries")) == 1
 
 
 @pytest.mark.parametrize(
@@ -258,10 +256,10 @@ async def test_a_call_that_was_rejected_is_no_obstacle_any_more_once_a_reaper_ma
     monkeypatch.setattr(GroupMoves, call, reject)
     async with running(make_worker(server.url, accept, recovery="embedded", refresh_s=0.05)) as worker:
         process = process_of(worker)
-        await wait_until(lambda: process.refusals, f"{part} is rejected")
+        await wait_until(lambda: process.denials, f"{part} is rejected")
         await client.set(KEYS.lease, "replica.nonce@60000", px=60_000)
         await client.hset(KEYS.settings, "recovery", "reaper")
-        await wait_until(lambda: not process.refusals, "the worker is ready")
+        await wait_until(lambda: not process.denials, "the worker is ready")
 
 
 async def test_a_worker_whose_every_read_is_refused_says_so_once(
@@ -274,9 +272,9 @@ async def test_a_worker_whose_every_read_is_refused_says_so_once(
         await wait_until(lambda: len(failures) > 20, "reading was refused many times")
         await change_rights(client, "+xreadgroup")
         await wait_until(
-            lambda: errors_in(caplog, "Redis answers again", "part=reading", "rejected_s="), "it is told that it works"
+            lambda: errors_in(caplog, "Redis answers again", "part=reading", "denied_s="), "it is told that it works"
         )
-    assert len(errors_in(caplog, "Redis rejects a call", "reading")) == 1
+    assert len(errors_in(caplog, "Redis denies a call", "reading")) == 1
 
 
 @pytest.mark.parametrize("right", ["xclaim", "xpending"])
@@ -291,12 +289,12 @@ async def test_a_right_that_is_given_back_when_nothing_is_in_hand_is_noticed_all
     async with running(make_worker(url, handler, visibility_timeout=1, journal=False)) as worker:
         await handler.has_started()
         await change_rights(client, f"-{right}")
-        await wait_until(lambda: errors_in(caplog, "Redis rejects a call", "sending heartbeats"), "it is told")
+        await wait_until(lambda: errors_in(caplog, "Redis denies a call", "sending heartbeats"), "it is told")
         handler.gate.set()
         if right == "xclaim":  # the settling client needs the other one
             await wait_for_settled(worker, 1)
         await change_rights(client, f"+{right}")
         process = process_of(worker)
-        await wait_until(lambda: not process.refusals, "it is ready again")
+        await wait_until(lambda: not process.denials, "it is ready again")
         await wait_for_settled(worker, 1)
-    assert errors_in(caplog, "Redis answers again", 'part="sending heartbeats"', "rejected_s=")
+    assert errors_in(caplog, "Redis answers again", 'part="sending heartbeats"', "denied_s=")

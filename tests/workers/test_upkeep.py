@@ -16,14 +16,14 @@ from tests.support.waiting import wait_until
 from tests.workers.scene import accept, make_worker, running
 from workers.embedded import upkeep
 from workers.embedded.upkeep import LATEST_LOOK_S, Upkeep
+from workers.protocol.calls.declined import Declined, DeclineReason
 from workers.protocol.calls.group_moves import Authority, CleanupResult, DueMoves, GroupMoves
-from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.upkeep.cleanup import GroupCleanup
 from workers.upkeep.pace import RELEASE_POLL_S, MovePace
 
 pytestmark = pytest.mark.anyio
 
-STALE = Refusal(RefusalKind.STALE, HOLDER)
+FENCED = Declined(DeclineReason.FENCED, HOLDER)
 QUICK_S, SLOW_S = RELEASE_POLL_S
 NOTHING = DueMoves()
 ONE_OUT = DueMoves(quarantined=3, out=1)
@@ -34,12 +34,12 @@ ONE_SETTLED = DueMoves(quarantined=1, out=1, settled=1)
 class Answers:
     """A call that answers what it is given, the last for ever, and notes when it was made."""
 
-    def __init__(self, answers: Iterable[DueMoves | Refusal | Exception]) -> None:
+    def __init__(self, answers: Iterable[DueMoves | Declined | Exception]) -> None:
         self.made_at: list[float] = []
-        self._answers: Iterator[DueMoves | Refusal | Exception] = iter(answers)
-        self._last: DueMoves | Refusal | Exception | None = None
+        self._answers: Iterator[DueMoves | Declined | Exception] = iter(answers)
+        self._last: DueMoves | Declined | Exception | None = None
 
-    async def move_due(self, _client: None) -> "DueMoves | Refusal":
+    async def move_due(self, _client: None) -> "DueMoves | Declined":
         self.made_at.append(anyio.current_time())
         self._last = next(self._answers, self._last)
         assert self._last is not None
@@ -63,7 +63,7 @@ class Silent:
         """Do nothing."""
 
 
-def upkeep_of(*answers: DueMoves | Refusal | Exception) -> tuple[Upkeep, Answers]:
+def upkeep_of(*answers: DueMoves | Declined | Exception) -> tuple[Upkeep, Answers]:
     calls = Answers(answers)
     one: Any = object.__new__(Upkeep)
     one._moves, one._commands, one._reporter, one._hint, one._pace = calls, None, Silent(), anyio.Event(), MovePace()
@@ -114,8 +114,8 @@ async def test_a_job_that_is_scheduled_or_quarantined_meanwhile_is_looked_at_at_
 
 
 @virtual
-@pytest.mark.parametrize("trouble", [STALE, RedisConnectionError("gone")], ids=["a refusal", "an error"])
-async def test_after_trouble_the_next_step_calls_at_once(trouble: Refusal | Exception) -> None:
+@pytest.mark.parametrize("trouble", [FENCED, RedisConnectionError("gone")], ids=["a declined call", "an error"])
+async def test_after_trouble_the_next_step_calls_at_once(trouble: Declined | Exception) -> None:
     one, calls = upkeep_of(trouble, NOTHING)
     met: object = None
     try:
@@ -203,7 +203,7 @@ async def test_nobody_else_may(scene: Scene, holder: str) -> None:
     await scene.make_due(scene.keys.stream_schedule)
     before = await scene.state()
     client, keys, moves = scene.client, scene.keys, moves_of(scene, holder, journal_limit=0)
-    refusals = [await moves.move_due(client), await GroupCleanup(client, moves).tidy(None)]
-    assert refusals == [STALE] * 2
+    declined = [await moves.move_due(client), await GroupCleanup(client, moves).tidy(None)]
+    assert declined == [FENCED] * 2
     await client.hdel(keys.settings, "refused")  # it is counted
     assert await scene.state() == before

@@ -19,8 +19,8 @@ import anyio
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Source
 from workers.loop.reading import Reader
+from workers.protocol.calls.declined import Declined, DeclineReason, explained
 from workers.protocol.calls.group_moves import ENDED, START, GroupMoves, Outcome, Recovered, Recovery
-from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import first_of, text
 from workers.runtime.clock import monotonic
@@ -52,8 +52,8 @@ class Autoclaim(WorkerPart):
         self._waits_until = -inf
         """When the gap that was logged last stops recovery no more, on the monotonic clock."""
 
-    async def scan(self) -> Refusal | None:
-        """Recover the overdue deliveries, and wait until the next scan. Return why a call was rejected.
+    async def scan(self) -> Declined | None:
+        """Recover the overdue deliveries, and wait until the next scan. Return why a call was declined.
 
         Raises redis-py's errors.
         """
@@ -62,8 +62,8 @@ class Autoclaim(WorkerPart):
             cursor, found_some = START, False
             while cursor:
                 page = await self._reader.claim(source, partial(self._recover, source, cursor, found_some))
-                if isinstance(page, Refusal):
-                    self._log_refusal(page)
+                if isinstance(page, Declined):
+                    self._log_declined(page)
                     return page
                 self._reporter.works(RECOVERING)
                 if self._is_paused:
@@ -87,7 +87,7 @@ class Autoclaim(WorkerPart):
                 await self._membership.joined.wait()  # the visibility timeout can be shorter now
         return None
 
-    async def _recover(self, source: Source, cursor: str, found_some: bool, room: int) -> Recovery | Refusal:
+    async def _recover(self, source: Source, cursor: str, found_some: bool, room: int) -> Recovery | Declined:
         most = room or PAGE if found_some else PAGE  # after a page with overdue entries, the next ones mostly are, too
         return await self._moves.recover_page(
             self._commands, source.key, consumer=self._consumer, page=cursor, most=most, room=room
@@ -98,16 +98,16 @@ class Autoclaim(WorkerPart):
 
     # ---- reports
 
-    def _log_refusal(self, refusal: Refusal) -> None:
+    def _log_declined(self, declined: Declined) -> None:
         """Log a pause once, and each gap in the heartbeats once."""
-        if refusal.kind is RefusalKind.PAUSED and not self._is_paused:
+        if declined.reason is DeclineReason.PAUSED and not self._is_paused:
             self._is_paused = True
             command = f"reaper groups resume {self._settings.keys.word}"
             logger.warning("recovery paused: %s", fields(group=self._settings.keys.pair, to_resume=command))
-        if refusal.wait:
-            until = monotonic() + refusal.wait.left_ms / 1000
+        if declined.wait:
+            until = monotonic() + declined.wait.left_ms / 1000
             if until > self._waits_until + 1:
-                facts = fields(group=self._settings.keys.pair, **refusal.wait.facts())
+                facts = fields(group=self._settings.keys.pair, **declined.wait.facts())
                 logger.info("recovery waits for heartbeats: %s", facts)
             self._waits_until = until
 

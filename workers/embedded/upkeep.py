@@ -18,8 +18,8 @@ from redis.exceptions import RedisError
 from workers.embedded.autoclaim import RECOVERING, Autoclaim
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.reading import Reader
+from workers.protocol.calls.declined import Declined, DeclineReason, explained
 from workers.protocol.calls.group_moves import GroupMoves, look_at_group
-from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
@@ -37,8 +37,8 @@ LATEST_LOOK_S = 5.0
 JITTER_S = 0.01
 """The longest random addition to a pause, so that the workers of a group do not all call in the same instant."""
 MAINTENANCE_INTERVAL_S = 30.0
-REFUSED_S = 1.0
-"""Pause after a rejected call, unless its reply contains the time for which recovery waits."""
+DECLINED_S = 1.0
+"""Pause after a declined call, unless its reply contains the time for which recovery waits."""
 MOVING, TIDYING, MEASURING = "moving due jobs", "maintaining the group", "reading the values of the gauges"
 
 
@@ -79,29 +79,29 @@ class Upkeep(WorkerPart):
             with anyio.CancelScope(shield=True):
                 await client.aclose()
 
-    async def _repeat(self, part: str, step: Callable[[], Awaitable[Refusal | None]]) -> None:
+    async def _repeat(self, part: str, step: Callable[[], Awaitable[Declined | None]]) -> None:
         """Repeat ``step``, which also waits for its next time. Waits for the end of outages."""
         failures = 0
         while True:
             if not self._membership.recovers:
-                self._reporter.works(part)  # a reaper makes the call now, so its rejection is no obstacle any more
+                self._reporter.works(part)  # a reaper makes the call now, so its denial is no obstacle any more
                 await self._membership.joined.wait()
                 continue
             try:
-                refusal = await step()
-                if refusal:
-                    await self._refused(part, refusal)
+                declined = await step()
+                if declined:
+                    await self._declined(part, declined)
                 failures = 0
             except (RedisError, OSError) as error:
                 failures += 1
                 self._reporter.failed(part, error)
                 await self._pause(part, pause_s(failures))
 
-    async def _refused(self, part: str, refusal: Refusal) -> None:
-        if refusal.kind in (RefusalKind.STALE, RefusalKind.UNKNOWN):  # a reaper serves the group now
+    async def _declined(self, part: str, declined: Declined) -> None:
+        if declined.reason in (DeclineReason.FENCED, DeclineReason.UNKNOWN):  # a reaper serves the group now
             await self._membership.join()
             return
-        await self._pause(part, refusal.wait.left_ms / 1000 if refusal.wait else REFUSED_S * random.uniform(1, 1.5))
+        await self._pause(part, declined.wait.left_ms / 1000 if declined.wait else DECLINED_S * random.uniform(1, 1.5))
 
     async def _pause(self, part: str, until_next_s: float) -> None:
         if part == RECOVERING:
@@ -117,11 +117,11 @@ class Upkeep(WorkerPart):
 
     # ---- scheduled and quarantined jobs
 
-    async def _move_due(self) -> Refusal | None:
-        """Make due jobs ready, release quarantined jobs, and wait until the next call. Return why it was rejected."""
+    async def _move_due(self) -> Declined | None:
+        """Make due jobs ready, release quarantined jobs, and wait until the next call. Return why it was declined."""
         self._hint = anyio.Event()  # before the call, because a job that is scheduled after it wakes us again
         moved = await self._moves.move_due(self._commands)
-        if isinstance(moved, Refusal):
+        if isinstance(moved, Declined):
             return moved
         self._reporter.works(MOVING)
         if moved.held:
@@ -138,9 +138,9 @@ class Upkeep(WorkerPart):
 
     # ---- maintenance
 
-    async def _maintain(self) -> Refusal | None:
+    async def _maintain(self) -> Declined | None:
         kept = await self._cleanup.tidy(self._settings.consumer_retention)
-        if isinstance(kept, Refusal):
+        if isinstance(kept, Declined):
             return kept
         self._reporter.works(TIDYING)
         if self._cleanup.is_remade:

@@ -23,8 +23,8 @@ from workers.loop.adoption import Adoption
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Delivery, Source
 from workers.loop.slots import Slots
+from workers.protocol.calls.declined import Declined
 from workers.protocol.calls.group_moves import Recovery
-from workers.protocol.calls.refusals import Refusal
 from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.log_fields import fields
@@ -35,8 +35,8 @@ from workers.runtime.pauses import pause_s
 
 logger = logging.getLogger(__name__)
 
-REFUSED_S = 5.0
-"""Pause of adoption after Redis rejected a call of it. Reading goes on."""
+ADOPTION_PAUSE_S = 5.0
+"""Pause of adoption after Redis denied a call of it. Reading goes on."""
 READING, ADOPTING = "reading", "adopting deliveries"
 
 
@@ -114,8 +114,8 @@ class Reader(WorkerPart):
                     pass  # a page of a scan was under way, and is the last one
 
     async def claim(
-        self, source: Source, recover: Callable[[int], Awaitable[Recovery | Refusal]]
-    ) -> Recovery | Refusal:
+        self, source: Source, recover: Callable[[int], Awaitable[Recovery | Declined]]
+    ) -> Recovery | Declined:
         """Recover a page of ``source`` between two reads, and put the claimed deliveries into slots.
 
         ``recover`` is called with the number of free slots.
@@ -163,14 +163,14 @@ class Reader(WorkerPart):
         self._slots.put(deliveries)
 
     async def _adopted(self, free: int) -> list[Delivery]:
-        """Return adopted deliveries. After a rejected call adoption pauses, and reading goes on."""
+        """Return adopted deliveries. After a denied call adoption pauses, and reading goes on."""
         try:
             deliveries = await self._adoption.take(free)
         except ResponseError as error:
-            if meaning_of(error) not in (Meaning.DENIED, Meaning.REFUSED, Meaning.UNCLEAR):
+            if meaning_of(error) not in (Meaning.DENIED, Meaning.OTHER_CODE, Meaning.UNCLEAR):
                 raise
             self._reporter.failed(ADOPTING, error)
-            self._adoption.put_off(REFUSED_S)
+            self._adoption.put_off(ADOPTION_PAUSE_S)
             return []
         self._reporter.works(ADOPTING)
         return deliveries

@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 
 from workers.loop.job import Job
 from workers.loop.telemetry import WorkerTelemetry
+from workers.protocol.calls.declined import explained
 from workers.protocol.calls.moves import Verdict
-from workers.protocol.calls.refusals import explained
 from workers.protocol.keys import GroupKeys
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
@@ -69,7 +69,7 @@ class Reporter:
         """Note that ``part`` (``reading``, ``settling``, …) could not do its work."""
         if self.troubles.failed(part, error, monotonic()):
             logger.error(
-                "cannot reach Redis, retrying: %s" if is_contact_error(error) else "Redis rejects a call, retrying: %s",
+                "cannot reach Redis, retrying: %s" if is_contact_error(error) else "Redis denies a call, retrying: %s",
                 fields(consumer=self._consumer, part=part, cause=in_words(error)),
             )
             self._callbacks.report("error", part=part, error=str(error))

@@ -177,9 +177,9 @@ class Settlements(WorkerPart):
             if self._membership.is_gone(source, error):
                 return self._answered(batch, [Settled(SettleResult.REJECTED)] * len(batch))
             self._membership.join_again()
-        elif meaning in (Meaning.UNCLEAR, Meaning.REFUSED) or was_not_run(error):
+        elif meaning in (Meaning.UNCLEAR, Meaning.OTHER_CODE) or was_not_run(error):
             waiting = self._waiting_beside(batch[0])
-            if meaning in (Meaning.UNCLEAR, Meaning.REFUSED) and len(batch) > 1:
+            if meaning in (Meaning.UNCLEAR, Meaning.OTHER_CODE) and len(batch) > 1:
                 self._one_by_one = len(batch)  # one of them may be the cause
                 waiting[:0] = batch
             else:

@@ -40,9 +40,9 @@ class WorkerTelemetry:
         self._labels = labels_of(settings.keys)
         self._shown = ExitStack()
 
-    def watch_refusals(self, refused: Callable[[], int]) -> None:
-        """Show the number of parts whose calls Redis rejects (``refused``), until `close`."""
-        self._shown.callback(instruments.OBSERVATIONS.add(instruments.REFUSED, lambda: [(refused(), self._labels)]))
+    def watch_denials(self, denied: Callable[[], int]) -> None:
+        """Show the number of parts whose calls Redis denies (``denied``), until `close`."""
+        self._shown.callback(instruments.OBSERVATIONS.add(instruments.PARTS_DENIED, lambda: [(denied(), self._labels)]))
 
     def lost(self, *, groups: int = 0, consumers: int = 0) -> None:
         """Count groups and consumers that third parties deleted. It starts with 0, so that a rise is visible."""

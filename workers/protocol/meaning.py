@@ -53,7 +53,7 @@ class Meaning(Enum):
     """The user lacks a permission, which an operator has to grant. The request is not at fault."""
     NO_GROUP = auto()
     """The consumer group, or its stream, is not there."""
-    REFUSED = auto()
+    OTHER_CODE = auto()
     """The server gives another code, for example for missing memory or a key of another type."""
     UNCLEAR = auto()
     """A plain ``ERR``. The request, its script or a condition without a code can be the cause."""
@@ -111,7 +111,7 @@ def meaning_of(error: BaseException | str) -> Meaning:
         return Meaning.DENIED
     if code == "NOGROUP":
         return Meaning.NO_GROUP
-    return Meaning.REFUSED if code else Meaning.UNCLEAR
+    return Meaning.OTHER_CODE if code else Meaning.UNCLEAR
 
 
 def is_failover_error(error: BaseException) -> bool:
@@ -166,7 +166,7 @@ def in_words(error: BaseException | str) -> str:
 
 def is_not_known(error: BaseException) -> bool:
     """Return whether the server does not know the command, or its options."""
-    return meaning_of(error) in (Meaning.UNCLEAR, Meaning.REFUSED) and _NOT_KNOWN.search(str(error)) is not None
+    return meaning_of(error) in (Meaning.UNCLEAR, Meaning.OTHER_CODE) and _NOT_KNOWN.search(str(error)) is not None
 
 
 def is_contact_error(error: BaseException) -> bool:

@@ -1,7 +1,7 @@
 """Decides which failures and recoveries of Redis are new, so that each is logged once. Pure.
 
 An outage concerns all parts of the process. It is logged when it begins, for each new cause, and when it ends. A
-rejection concerns one part, and is logged once for each cause. A part that works and fails in turns is not logged each
+denial concerns one part, and is logged once for each cause. A part that works and fails in turns is not logged each
 time.
 """
 
@@ -11,13 +11,13 @@ from math import inf
 from workers.protocol.meaning import Meaning, in_words, is_contact_error, kind_of, meaning_of
 
 RETELL_S = 60.0
-"""Seconds before the same rejection of a part is logged again, if the part worked in between."""
+"""Seconds before the same denial of a part is logged again, if the part worked in between."""
 _OUTAGE = ""
 
 
 @dataclass(slots=True)
 class _Failure:
-    """A rejected part, or an outage."""
+    """A denied part, or an outage."""
 
     since: float
     kinds: set[str] = field(default_factory=set)
@@ -36,8 +36,8 @@ class RedisFailures:
         self._logged_at: dict[tuple[str, str], float] = {}
 
     @property
-    def refusals(self) -> list[str]:
-        """Return the current rejections as ``part: cause``. For any thread."""
+    def denials(self) -> list[str]:
+        """Return the current denials as ``part: cause``. For any thread."""
         failures = self._failures.copy().items()
         return [f"{part}: {one.cause}" if part != _OUTAGE else one.cause for part, one in failures if one.cause]
 
@@ -60,14 +60,14 @@ class RedisFailures:
         return is_new
 
     def works(self, part: str, now: float) -> dict[str, float]:
-        """Record that ``part`` works. Return the log fields of an end: seconds of the outage and of the rejection."""
+        """Record that ``part`` works. Return the log fields of an end: seconds of the outage and of the denial."""
         if not self._failures:
             return {}
         self._away.discard(part)
         ended = {}
         if not self._away and (outage := self._failures.pop(_OUTAGE, None)):
             ended["outage_s"] = round(now - outage.since, 1)
-        rejection = self._failures.pop(part, None)
-        if rejection and rejection.is_logged:
-            ended["rejected_s"] = round(now - rejection.since, 1)
+        denial = self._failures.pop(part, None)
+        if denial and denial.is_logged:
+            ended["denied_s"] = round(now - denial.since, 1)
         return ended

@@ -78,11 +78,11 @@ PAUSED = Gauge("reaper.recovery.paused", "{group}", "1 while an operator has pau
 DISABLED = Gauge("reaper.recovery.disabled", "{group}", "1 while recovery is disabled, for example by the layout.")
 UNDELIVERABLE = Gauge("reaper.undeliverable", "{delivery}", "Overdue deliveries that cannot be redelivered.")
 DEAD_LETTERS = Gauge("reaper.dead_letters", "{job}", "Dead letters that are kept.")
-REFUSED = Gauge("reaper.refused", "{part}", "Parts of the process whose calls Redis rejects now.")
+PARTS_DENIED = Gauge("reaper.parts.denied", "{part}", "Parts of the process whose calls Redis denies now.")
 
 GAUGES = (
     LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, RECOVERY_WAIT, PAUSED, DISABLED, UNDELIVERABLE, IN_FLIGHT, READY_AGE,
-    PENDING_AGE, SCHEDULED, QUARANTINED, DEAD_LETTERS, REFUSED,
+    PENDING_AGE, SCHEDULED, QUARANTINED, DEAD_LETTERS, PARTS_DENIED,
 )  # fmt: skip
 
 Look = Callable[[], Iterable[tuple[float, Attributes]]]

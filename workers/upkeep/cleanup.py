@@ -6,8 +6,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from workers.protocol.calls.declined import Declined
 from workers.protocol.calls.group_moves import CleanupResult, GroupMoves
-from workers.protocol.calls.refusals import Refusal
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import whole_number
 from workers.runtime.settings import to_ms
@@ -26,7 +26,7 @@ class GroupCleanup:
         self.is_remade = False
         """A third party destroyed the group between the last two calls, also if another caller found that."""
 
-    async def tidy(self, retention: timedelta | None) -> CleanupResult | Refusal:
+    async def tidy(self, retention: timedelta | None) -> CleanupResult | Declined:
         """Note the group's position, and delete consumers that were silent for ``retention`` (None = keep them).
 
         Returns the result, or why the call was rejected. Raises redis-py's errors.
@@ -35,7 +35,7 @@ class GroupCleanup:
             counted: Any = await self._client.hget(self._keys.settings, "groups_lost")
             self._groups_lost = whole_number(counted, 0)
         kept = await self._moves.maintain(self._client, silence_ms=to_ms(retention) if retention else None)
-        if isinstance(kept, Refusal):
+        if isinstance(kept, Declined):
             return kept
         self.is_remade, self._groups_lost = kept.groups_lost > self._groups_lost, kept.groups_lost
         if kept.deleted:

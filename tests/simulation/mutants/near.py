@@ -57,7 +57,7 @@ MODULES = {
     "workers/protocol/server": ["protocol/test_nodes", "protocol/test_connection"],
     "workers/upkeep/cleanup": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
     "reaper/operations/ready_again": ["operator/test_requeue", "operator/test_redrive"],
-    "workers/protocol/calls/refusals": ["scripts/test_beat"],
+    "workers/protocol/calls/declined": ["scripts/test_beat"],
 }  # fmt: skip
 """Of a module, likewise: by its path."""
 

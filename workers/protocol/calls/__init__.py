@@ -1,7 +1,7 @@
 """One typed call for each script, which spells its keys and arguments, and reads its reply.
 
 Each call names the ``.lua`` file in ``workers/protocol/lua/`` that is its contract. All calls raise redis-py's errors.
-A rejection is a result. After a lost contact the effect is unknown.
+A declined call is a result. After a lost contact the effect is unknown.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from redis.asyncio import Redis
 
 from workers.protocol.calls import CALL_BYTES, Client, CountedEntry, GroupCalls
-from workers.protocol.calls.refusals import Refusal, read_refusal
+from workers.protocol.calls.declined import Declined, read_declined
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text
 from workers.protocol.scripts import Script, load_script
@@ -170,22 +170,22 @@ class GroupMoves(GroupCalls):
 
     authority: Authority = NO_LEASE
 
-    async def recover(self, client: Client, source: str, ids: Iterable[bytes]) -> Recovery | Refusal:
+    async def recover(self, client: Client, source: str, ids: Iterable[bytes]) -> Recovery | Declined:
         """Recover those of the entries that are overdue, as the holder of the lease (``recover.lua``)."""
         return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, *ids)
 
     async def recover_page(
         self, client: Client, source: str, *, consumer: str, page: str, most: int, room: int
-    ) -> Recovery | Refusal:
+    ) -> Recovery | Declined:
         """Recover a page of ``most`` entries. The embedded worker ``consumer`` claims as long as it has ``room``."""
         return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, consumer, page, most, room)
 
-    async def move_due(self, client: Client) -> DueMoves | Refusal:
+    async def move_due(self, client: Client) -> DueMoves | Declined:
         """Make due jobs ready, and release a quarantined one (``move_due.lua``)."""
         keys = self.keys
         return await self.run(MOVE_DUE, DueMoves, client, keys.stream, MOVE_BATCH, more_keys=(keys.stream_schedule,))
 
-    async def maintain(self, client: Client, *, silence_ms: int | None) -> CleanupResult | Refusal:
+    async def maintain(self, client: Client, *, silence_ms: int | None) -> CleanupResult | Declined:
         """Note the group's position, and delete consumers that were silent for longer (``maintain_group.lua``)."""
         return await self.run(MAINTAIN_GROUP, CleanupResult, client, self.keys.stream, silence_ms or "")
 
@@ -197,13 +197,13 @@ class GroupMoves(GroupCalls):
         source: str,
         *argv: str | bytes | int,
         more_keys: Sequence[str] = (),
-    ) -> AnswerT | Refusal:
+    ) -> AnswerT | Declined:
         """Run a script that acts for the whole group. ``read`` is called with the parts of its answer."""
         words = self.spell(
             source, self.authority.holder, self.authority.token, *argv, more_keys=(self.keys.lease, *more_keys)
         )
         code, *answer = await script.run(client, *words)
-        return read(*answer) if code == b"ok" else read_refusal(code, *answer)
+        return read(*answer) if code == b"ok" else read_declined(code, *answer)
 
 
 class GroupLoad(NamedTuple):

@@ -13,7 +13,7 @@
 -- ARGV[5] silence in ms after which a consumer goes ('' = never)
 --
 -- Returns {'ok', names of the consumers deleted, names of workers' consumers that a third party deleted, how often the marker was missing
--- in all, for how long jobs have been ready while no consumer read and none had a delivery (ms, 0 = not at all)} or {'stale', lease found}.
+-- in all, for how long jobs have been ready while no consumer read and none had a delivery (ms, 0 = not at all)} or {'fenced', lease found}.
 -- Fence: the whole value is compared, or recovery is `embedded`. A consumer with pending entries is never deleted: they would go with it.
 
 --- @keys
@@ -27,7 +27,7 @@ local REGISTRATION_KEPT_MS = 600000 -- for this time `reaper status` shows that 
 local in_force = read_settings()
 local may, lease = may_serve(holder, KEYS[9], in_force and in_force.recovery)
 if not may then
-  return { 'stale', lease }
+  return { 'fenced', lease }
 end
 open_for_writing(stream, group)
 

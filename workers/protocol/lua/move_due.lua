@@ -9,8 +9,8 @@
 -- Returns {'ok', ms until the next one is due (0 = call again, -1 = none), quarantined jobs in the schedule, released jobs that are not
 -- settled, {job ID, new entry} of the one released now, or {}, number of released jobs that are settled since the last call,
 -- due jobs that cannot be made ready, why the last one cannot},
--- or {'stale', lease found}, {'unknown'}, {'paused'}.
--- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
+-- or {'fenced', lease found}, {'unknown'}, {'paused'}.
+-- Fence: the whole value is compared, or recovery is `embedded` (declining_reply).
 -- The gate: a job is released when fewer than `gate_width` of the released ones are in doubt. One is in doubt until it is settled or its
 -- worker has shown that it runs. Where plain workers read, that is one: they cannot run it alone.
 
@@ -20,13 +20,13 @@
 local MOST_RELEASED, HOLD_MS = 64, 10000
 local holder, token, most, enqueues = ARGV[3], ARGV[4], tonumber(ARGV[5]), KEYS[10]
 local in_force = read_settings()
-local refusal = refusal_of(in_force, holder, KEYS[9], 'move_due', token)
-if refusal then
-  return refusal
+local declined = declining_reply(in_force, holder, KEYS[9], 'move_due', token)
+if declined then
+  return declined
 end
 open_for_copies()
 redis.call('ZREM', schedule, '')
-local target, refused = copy_target(in_force)
+local target, unsupported = copy_target(in_force)
 
 -- Makes a job ready. Returns its new entry, or nil if that failed. Then it is tried again later, behind the other jobs.
 local n_held, why_held = 0, ''
@@ -37,7 +37,7 @@ local function release(zset, member, job)
     elseif job and target then
       return copy(target, job, job.deliveries, ready_fields(job))
     end
-    return nil, job and refused or 'the schedule has a member that is not a job'
+    return nil, job and unsupported or 'the schedule has a member that is not a job'
   end)
   if not ok or not id then
     n_held, why_held = n_held + 1, why or type(id) == 'table' and id.err or tostring(id)

@@ -11,8 +11,8 @@
 -- Returns {'ok', where to go on ('' = the end; replica: the first ID that was put off), {ID, ms until it is due, in
 -- turns}, {ID, consumer, why it is held, in turns}, events as in the journal, {ID, traceparent, tracestate, generation} of each traced job that
 -- has left its delivery, {entry, times delivered} of each claimed entry},
--- or {'stale', lease found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): the call had no effect.
--- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
+-- or {'fenced', lease found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): the call had no effect.
+-- Fence: the whole value is compared, or recovery is `embedded` (declining_reply).
 
 --- @keys
 --- @prelude
@@ -20,9 +20,9 @@
 local holder, token, budget = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local is_embedded, first = holder == '', 6
 local in_force = read_settings()
-local refusal = refusal_of(in_force, holder, KEYS[9], 'recover', token)
-if refusal then
-  return refusal
+local declined = declining_reply(in_force, holder, KEYS[9], 'recover', token)
+if declined then
+  return declined
 end
 open_for_copies()
 probe_heartbeat(source)

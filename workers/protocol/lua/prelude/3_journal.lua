@@ -62,12 +62,12 @@ local function write_events(more)
 end
 
 -- Returns nil if the caller may recover in the group, else the reply with the reason.
-local function refusal_of(in_force, holder, lease, verb, token)
+local function declining_reply(in_force, holder, lease, verb, token)
   local may, found = may_serve(holder, lease, in_force and in_force.recovery)
   if may then
     return not in_force and { 'unknown' } or in_force.paused and { 'paused' } or nil
   end
   redis.pcall('HINCRBY', settings, 'refused', 1)
   write_event({ 'event', 'refused', 'group', group, 'verb', verb, 'token', token, 'lease', found })
-  return { 'stale', found }
+  return { 'fenced', found }
 end

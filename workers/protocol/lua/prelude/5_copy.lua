@@ -65,7 +65,7 @@ end
 -- explicit ID below theirs.
 local FIRST_AUTOMATIC_MS = 1483228800000 -- 2017-01-01: streams are younger, so a producer chose an ID below it
 local CLOCK_TOLERANCE_MS = 31622400000 -- a year: of a clock that was set back the IDs still are; other units are farther off
-local function layout_refusal(policy)
+local function unsupported_layout(policy)
   if policy ~= 'stream' or redis.call('EXISTS', stream) == 0 then
     return nil
   elseif #redis.call('XINFO', 'GROUPS', stream) > 1 then
@@ -83,18 +83,18 @@ end
 -- Returns the stream for an operator's copies, and the reason if it is not the stream itself although the policy allows that. If a copy in
 -- the stream would be wrong, it goes into the group's own stream, because only this group reads it.
 local function target_for_operators(policy)
-  local why = policy ~= 'retry-stream' and layout_refusal('stream') or nil
+  local why = policy ~= 'retry-stream' and unsupported_layout('stream') or nil
   return (why or policy == 'retry-stream') and retry or stream, why
 end
 
 -- Returns the stream for copies, or nil and the reason if there is none, because policy `stream` has no other place.
 local function copy_target(in_force)
-  if not in_force.target and not in_force.refusal then
+  if not in_force.target and not in_force.unsupported then
     local target, why = target_for_operators(in_force.policy)
-    in_force.refusal = in_force.policy == 'stream' and why or nil
-    in_force.target = not in_force.refusal and target or nil
+    in_force.unsupported = in_force.policy == 'stream' and why or nil
+    in_force.target = not in_force.unsupported and target or nil
   end
-  return in_force.target, in_force.refusal
+  return in_force.target, in_force.unsupported
 end
 
 -- Notes that a job has left its entry; `finish` acknowledges all of them together.

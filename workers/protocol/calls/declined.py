@@ -1,4 +1,4 @@
-"""Calls that a script rejected, and the time for which recovery waits.
+"""Calls that a script declined, and the time for which recovery waits.
 
 The scripts derive this time from the beat of a group (``9_beat.lua``). `recovery_wait` does the same for people.
 """
@@ -61,40 +61,40 @@ def recovery_wait(settings: Mapping[str, str], now_ms: int) -> RecoveryWait | No
     return RecoveryWait(left_ms, number("gap")) if left_ms > 0 else None
 
 
-class RefusalKind(StrEnum):
-    """Reasons for a rejection, with the values that scripts return."""
+class DeclineReason(StrEnum):
+    """Reasons for a declined call, with the values that scripts return."""
 
-    STALE = "stale"
+    FENCED = "fenced"
     """Another replica holds the lease, or the group has another recovery mode."""
     PAUSED = "paused"
     """An operator has paused the group."""
     WAITS = "waits"
     """Heartbeats could not be served for a while, so live workers come first."""
-    REFUSED = "refused"
+    UNSUPPORTED = "unsupported"
     """The redelivery policy does not support the layout of the stream."""
     UNKNOWN = "unknown"
     """The group has no settings."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A rejected call. ``detail`` is the lease that was found, or the reason why the layout is unsupported."""
+class Declined:
+    """A declined call. ``detail`` is the lease that was found, or the reason why the layout is unsupported."""
 
-    kind: RefusalKind
+    reason: DeclineReason
     detail: str = ""
     wait: RecoveryWait | None = None
-    """Set if the reason is `RefusalKind.WAITS`."""
+    """Set if the reason is `DeclineReason.WAITS`."""
 
 
-def read_refusal(code: bytes, *details: Any) -> Refusal:
-    """Return the rejection of a reply that is not ``ok``."""
-    kind = RefusalKind(text(code))
-    if kind is RefusalKind.WAITS:
-        return Refusal(kind, wait=RecoveryWait(*details))
-    return Refusal(kind, text(details[0]) if details else "")
+def read_declined(code: bytes, *details: Any) -> Declined:
+    """Return the declined call of a reply that is not ``ok``."""
+    reason = DeclineReason(text(code))
+    if reason is DeclineReason.WAITS:
+        return Declined(reason, wait=RecoveryWait(*details))
+    return Declined(reason, text(details[0]) if details else "")
 
 
-LAYOUT_REFUSALS = {
+UNSUPPORTED_LAYOUTS = {
     "several_groups": "the stream has several groups, so the others would read every copy. Set redelivery = "
     "'retry-stream' for this group",
     "explicit_ids": "producers write their own entry IDs, so a copy would move the last ID past them. Set redelivery = "
@@ -106,4 +106,4 @@ LAYOUT_REFUSALS = {
 
 def explained(why: str) -> str:
     """Explain a script's reason, with the fix. Other reasons stay as they are."""
-    return LAYOUT_REFUSALS.get(why) or in_words(why)
+    return UNSUPPORTED_LAYOUTS.get(why) or in_words(why)
