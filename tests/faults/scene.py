@@ -234,14 +234,14 @@ async def holds(reaper: Reaper) -> int:
 # --- results
 
 
-async def nothing_left(client: Redis) -> None:
+async def nothing_left(client: Redis, keys: GroupKeys = KEYS) -> None:
     """Wait until no job is ready, pending or scheduled."""
 
     async def empty() -> bool:
-        state = await read_state(client, KEYS)
+        state = await read_state(client, keys)
         return not (state.ready or state.pending or state.scheduled or state.released)
 
-    await wait_until(empty, "nothing is ready, pending or scheduled")
+    await wait_until(empty, f"nothing of {keys.pair} is ready, pending or scheduled")
 
 
 async def events(client: Redis, *names: str) -> list[LifecycleEvent]:

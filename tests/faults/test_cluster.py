@@ -41,11 +41,7 @@ async def judge(load: Load, client: Redis, enqueued: dict[str, Pairs], *, counts
     """Wait until the work is over, and check it."""
     keys = group_keys(load.stream, GROUP)
 
-    async def nothing_left() -> bool:
-        state = await read_state(client, keys)
-        return not (state.ready or state.pending or state.scheduled or state.released)
-
-    await wait_until(nothing_left, f"nothing of {load.stream} is ready, pending or scheduled")
+    await scene.nothing_left(client, keys)
     history = History(
         enqueued=enqueued,
         state=await read_state(client, keys),

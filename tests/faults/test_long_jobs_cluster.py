@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.history import read_events, read_state
+from reaper.drill.history import read_events
 from tests.faults import scene
 from tests.faults.deliveries import read_long_ago
 from tests.support.beats import let_beat
@@ -76,14 +76,10 @@ async def nobody_is_robbed(cluster: Cluster, keys: GroupKeys, recovery: str, fau
         async def dead_are_ready() -> bool:
             return dead <= await recovered()
 
-        async def nothing_left() -> bool:
-            state = await read_state(client, keys)
-            return not (state.ready or state.pending or state.scheduled or state.released)
-
         await wait_until(dead_are_ready, "the dead worker's jobs are recovered")
         assert await recovered() == dead
         handler.open_gate()
-        await wait_until(nothing_left, "all jobs are done")
+        await scene.nothing_left(client, keys)
     assert {job: times for job, times in scene.times(handler.starts).items() if times > 1} == {}
     assert {done.job for done in handler.completions} == live | dead
 

@@ -117,28 +117,6 @@ async def test_a_late_write_of_an_earlier_term_is_refused_though_the_same_replic
 # ---- all that is ours
 
 
-async def test_where_the_group_forgets_its_terms_they_are_counted_anew_and_the_old_holder_is_refused(
-    case: Case, client: Redis, processes: Processes, tmp_path: Path
-) -> None:
-    jobs = await case.stalled(3)
-    arm(tmp_path, "recover.before_write", "stop")
-    first = start_replica(processes, case.server, failpoints=tmp_path)
-    await claimed(tmp_path, "recover.before_write")
-    earlier = replica_of(await case.holder())
-    await client.delete(*(key for key in await client.keys("*") if key != b"orders"))
-    async with holding(quick_settings(case.server), before=earlier) as second:
-        await wait_until(lambda: _was_recovered(case, jobs[-1]), "the jobs are recovered")
-        holder = await case.holder()
-        first.resume()
-
-        async def refused() -> bool:
-            return any(event.data.get("lease") == holder for event in await case.events(EventName.FENCED))
-
-        await wait_until(refused, "the write of the first is refused")
-        assert (await case.holder(), second.reaper.held) == (holder, 1)
-    assert await case.recovered() == {job: [1] for job in jobs}
-
-
 # ---- two namespaces
 
 

@@ -65,22 +65,6 @@ async def test_the_holder_keeps_its_lease_and_recovers(server: RedisServer, clie
     assert await scene.violations(client, enqueued, [handler], finished=True) == []
 
 
-async def test_stalled_jobs_are_quarantined_released_and_dead_lettered(server: RedisServer, client: Redis) -> None:
-    handler = scene.Handler()
-    await scene.create_group(client)
-    enqueued = await scene.enqueue(client, 3) | await scene.enqueue(client, 2, fail="")
-    await scene.strand(client, 5, overdue=True)
-    await fill_memory(client)
-    async with (
-        scene.running_reaper(server.url, max_deliveries=2) as reaper,
-        scene.running_worker(server.url, handler, max_deliveries=2),
-    ):
-        await scene.holds(reaper)
-        await scene.nothing_left(client)
-    assert await scene.count_events(client) == {"quarantined": 5, "recovered": 5, "acked": 3, "dead_lettered": 2}
-    assert await scene.violations(client, enqueued, [handler], finished=True, max_deliveries=2) == []
-
-
 @pytest.mark.processes
 async def test_another_replica_takes_the_lease_after_its_holder_was_killed_and_recovery_goes_on(
     server: RedisServer, client: Redis, processes: Processes

@@ -106,32 +106,6 @@ async def pause_and_succeed(processes: Processes, server: RedisServer, client: R
     return [first, second]
 
 
-async def test_a_paused_process_whose_jobs_were_made_ready_for_its_successor_cannot_settle_them(
-    server: RedisServer, client: Redis, processes: Processes
-) -> None:
-    await scene.create_group(client)
-    enqueued = await scene.enqueue(client, JOBS, hold="")
-    async with recovering(server, "reaper"):
-        first, second = await pause_and_succeed(processes, server, client, "reaper")
-        (second_consumer,) = await owners(client)
-        await open_gate(client, first)
-        first.resume()
-        await refusals(client, JOBS)
-        assert await owners(client) == {second_consumer}, "what the second one runs is still its own"
-        assert await scene.events(client, "acked") == []
-
-        await open_gate(client, second)
-        await scene.nothing_left(client)
-    acked = await scene.events(client, "acked")
-    assert {event.job: event.data["consumer"] for event in acked} == dict.fromkeys(enqueued, second_consumer)
-    assert len(acked) == len(enqueued)
-    refused = await scene.events(client, "rejected")
-    assert scene.times(refused) == dict.fromkeys(enqueued, 1)
-    assert second_consumer not in {event.data["consumer"] for event in refused}
-    assert scene.times(await scene.events(client, "recovered")) == dict.fromkeys(enqueued, 1)
-    assert await violations(client, enqueued, finished=True) == []
-
-
 @pytest.mark.parametrize("recovery", ["embedded", by_claim(EMBEDDED_IN_PLACE)])
 async def test_of_a_paused_process_and_its_successor_that_took_its_jobs_where_they_are_the_first_to_end_settles_them(
     server: RedisServer, client: Redis, processes: Processes, recovery: str

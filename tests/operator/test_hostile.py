@@ -12,7 +12,8 @@ from reaper.pipeline.command import show_result
 from reaper.pipeline.progress import ProgressLine
 from reaper.replicas import GroupReport
 from tests.operator.conftest import Command, run_command
-from tests.operator.every import LEAVES
+from tests.operator.every import ASKING, LEAVES
+from tests.operator.every import KEYS as HARMLESS
 from tests.operator.heartbeats import KEYS, SELDOM_MS, a_replica, a_report, register
 from tests.scripts.scene import Scene, entry_id
 from tests.support.hostile import EVIL, EVIL_BYTES, EVIL_NAME, forged_lines, raw_characters
@@ -28,26 +29,14 @@ SETTINGS = ("--groups", PAIR)
 LETTER = entry_id(900)
 JOB = entry_id(1)
 
+OF_LETTERS = (PAIR, LETTER)
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "replicas": (),
-    "status": SETTINGS,
-    "doctor": SETTINGS,
-    "dead-letters list": (PAIR, *SETTINGS),
-    "dead-letters show": (PAIR, LETTER),
-    "dead-letters redrive": (PAIR, LETTER),
-    "dead-letters delete": (PAIR, "--all", "--yes"),
-    "explain": (JOB, *SETTINGS),
-    "acl": SETTINGS,
-    "drain": (f"alice{EVIL}-1-abc", "--timeout", "0"),
-    "watch add": (PAIR,),
-    "watch list": (),
-    "watch remove": (EVIL_NAME + "/billing",),
-    "groups create": (PAIR,),
-    "groups pause": (PAIR,),
+    **{name.removeprefix("reaper "): tuple(PAIR if word == HARMLESS.pair else word for word in words)
+       for name, words in ASKING.items()},
+    "dead-letters show": OF_LETTERS, "dead-letters redrive": OF_LETTERS, "explain": (JOB, *SETTINGS),
+    "acl": SETTINGS, "drain": (f"alice{EVIL}-1-abc", "--timeout", "0"), "watch remove": (EVIL_NAME + "/billing",),
     "groups requeue": (PAIR, "1-0"),
-    "groups resume": (PAIR,),
-    "groups forget": (PAIR, "--yes"),
-}
+}  # fmt: skip
 ELSEWHERE = {
     "run": "logs only: tests/telemetry/test_logs.py",
     "drill": "prints what it made up itself, by `show`",
@@ -55,7 +44,6 @@ ELSEWHERE = {
     "compare": "as the drill",
     "pipeline": "prints by `show` and `ProgressLine`: below",
 }
-JSON = sorted(COMMANDS)
 
 
 def test_every_command_is_looked_at() -> None:
@@ -108,7 +96,7 @@ async def test_nothing_from_outside_is_printed_as_it_is(reaper: Command, command
     assert forged_lines(answer.out + answer.err) == []
 
 
-@pytest.mark.parametrize("command", JSON)
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 @pytest.mark.usefixtures("hostile")
 async def test_json_is_ascii_and_exact(reaper: Command, command: str) -> None:
     answer = await reaper(*command.split(), *COMMANDS[command], "-o", "json")

@@ -137,7 +137,7 @@ def test_a_class_without_a_prefix_is_set_by_flags_alone(monkeypatch: pytest.Monk
         click.echo(repr(load_settings(Spoken, flags=flags)))
 
     runner = CliRunner()
-    assert runner.invoke(command).output == f"{Spoken()!r}\n"
+    assert runner.invoke(command).output == "Spoken(file=None, count=3, quiet=False)\n"
     given = runner.invoke(command, ["--file", "x", "--count", "2", "--quiet"]).output
     assert given == f"{Spoken(file=Path('x'), count=2, quiet=True)!r}\n"
     help_text = runner.invoke(command, ["--help"]).output
