@@ -10,11 +10,11 @@ from reaper.cli.options import (
     all_option,
     connected,
     group_argument,
+    group_options,
     groups_options,
     ids_argument,
     json_option,
     known_or_named,
-    operator_options,
     reason_option,
     show_result,
     yes_option,
@@ -97,7 +97,7 @@ def _list_line(letter: DeadLetter, now_ms: int) -> str:
 @group_argument
 @click.argument("entry_id", metavar="ID")
 @json_option
-@operator_options
+@group_options
 async def show_(keys: GroupKeys, entry_id: str, machine: bool, settings: ReaperSettings) -> None:
     """Show a dead letter with its payload and history."""
     check_ids([entry_id])
@@ -146,7 +146,7 @@ def _value(value: bytes) -> str:
 @click.option("--older-than", "older_than_s", type=DurationType(), help="Only jobs that were dead-lettered longer ago.")
 @yes_option
 @json_option
-@operator_options
+@group_options
 async def delete_(keys: GroupKeys, yes: bool, machine: bool, settings: ReaperSettings, **selected: Any) -> bool:
     """Delete dead letters for good.
 

@@ -7,8 +7,9 @@ import click
 from reaper.cli.options import (
     connected,
     group_argument,
+    group_options,
     json_option,
-    operator_options,
+    namespace_options,
     show_result,
     yes_option,
 )
@@ -48,7 +49,7 @@ _STARTS = {"start": FROM_START, "now": FROM_NOW}
     help="Where a new group begins: at the oldest entry (start), or at the next one that is added (now).",
 )
 @json_option
-@operator_options
+@group_options
 async def create(groups: Sequence[GroupKeys], begin: str, machine: bool, settings: ReaperSettings) -> None:
     """Create consumer groups, and streams that do not exist.
 
@@ -66,7 +67,7 @@ async def create(groups: Sequence[GroupKeys], begin: str, machine: bool, setting
 )
 @group_argument
 @json_option
-@operator_options
+@group_options
 async def pause(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
     """Pause recovery of a group.
 
@@ -80,7 +81,7 @@ async def pause(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> Non
 )
 @group_argument
 @json_option
-@operator_options
+@group_options
 async def resume(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
     """Resume recovery of a paused group."""
     await _set_paused(settings, keys, False, machine)
@@ -105,7 +106,7 @@ async def _set_paused(settings: ReaperSettings, keys: GroupKeys, paused: bool, m
 @group_argument
 @yes_option
 @json_option
-@operator_options
+@namespace_options
 async def forget(keys: GroupKeys, yes: bool, machine: bool, settings: ReaperSettings) -> None:
     """Remove stream-reaper's keys of a group from Redis.
 

@@ -2,7 +2,7 @@
 
 import click
 
-from reaper.cli.options import connected, group_argument, json_option, operator_options, show_result
+from reaper.cli.options import connected, group_argument, json_option, namespace_options, show_result
 from reaper.operations.groups import check_exists
 from reaper.settings import ReaperSettings
 from reaper.watched import change_watched, read_found
@@ -25,7 +25,7 @@ def watch() -> None:
 )
 @group_argument
 @json_option
-@operator_options
+@namespace_options
 async def add(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
     """Make all replicas watch a group.
 
@@ -43,7 +43,7 @@ async def add(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
 )
 @group_argument
 @json_option
-@operator_options
+@namespace_options
 async def remove(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
     """Stop watching a group that was added or found.
 
@@ -59,7 +59,7 @@ async def remove(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> No
 
 @watch.command("list", epilog=help_end("reaper watch list", "reaper watch list -o json", ok="done, also if none"))
 @json_option
-@operator_options
+@namespace_options
 async def list_(machine: bool, settings: ReaperSettings) -> None:
     """List the groups, each with the pattern that found it."""
     async with connected(settings) as (client, _):

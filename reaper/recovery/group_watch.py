@@ -77,6 +77,7 @@ class GroupWatch:
         """Scanners of the sources that the latest tick reads."""
         self._pace = MovePace()
         self._next_full_s = self._scanned_s = float("-inf")
+        self._full_retry_s = FULL_RETRY_S
         self._interval_s = context.settings.tick_of(group).total_seconds()
 
     # ---- lifecycle
@@ -100,7 +101,7 @@ class GroupWatch:
             self._chores.stop(self._over)
 
     def _over(self) -> None:
-        self._notes.log_recovered(at_the_end=True)
+        self._notes.recovered_log.log(at_the_end=True)
         if self._observer:
             self._observer.log(at_the_end=True)
         self._ended(self._end or EndOfTerm.FAILED)
@@ -215,8 +216,9 @@ class GroupWatch:
         try:
             await self._scan_fully()
             self._notes.worked("scan everything")
+            self._full_retry_s = FULL_RETRY_S
         except (RedisError, OSError) as error:
-            pause_s = min(pause_s, FULL_RETRY_S)
+            pause_s, self._full_retry_s = min(pause_s, self._full_retry_s), 2 * self._full_retry_s
             if not is_missing_key(error):  # else the tick reports it
                 self._notes.failed("scan everything", error)
         finally:

@@ -19,24 +19,21 @@ from workers.protocol.calls.declined import RecoveryWait, explained
 from workers.protocol.calls.group_moves import DueMoves, Outcome, Recovered
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
-from workers.protocol.messages import RecoveryMode, first_of, text
+from workers.protocol.messages import RecoveryMode, text
 from workers.runtime.clock import monotonic
 from workers.runtime.settings import to_ms
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
+from workers.upkeep.recovered_log import RecoveredLog
 
 logger = logging.getLogger(__name__)
 
 FALSE_RECOVERY_LOG_S = 60.0
-RECOVERED_LOG_S = 1.0
-"""The shortest time between two log lines about recovered deliveries."""
 NAME_CHARS, MOST_NAMED = 200, 5
 """Characters of a consumer's name in a report, and the number of consumers."""
 HELD_FOR_S = 25.0
 """After this time without a failure, due jobs can be made ready again (``move_due.lua`` tries every 10 s)."""
 MOVE_DUE = "make due jobs ready"
-
-_MOVED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED})
 
 
 class GroupNotes:
@@ -63,10 +60,8 @@ class GroupNotes:
         self._pair = group.keys.pair
         self._changed = changed
         self._false_recoveries: Counter[str] = Counter()
-        self._moved: Counter[Outcome] = Counter()
-        self._moved_from: set[bytes] = set()
-        """Recovered deliveries that are not logged yet, and their consumers."""
-        self._moved_logged_at = self._false_logged_at = self._last_held_at = self._waits_until_s = float("-inf")
+        self.recovered_log = RecoveredLog(group.keys)
+        self._false_logged_at = self._last_held_at = self._waits_until_s = float("-inf")
         self._errors: dict[str, str] = {}
 
     # ---- states
@@ -112,7 +107,7 @@ class GroupNotes:
     def scanned(self, server_ms: int) -> None:
         """Note a scan that succeeded, so the group exists."""
         self.report.last_scan_ms = server_ms
-        self.log_recovered()
+        self.recovered_log.log()
         self.worked("scan")
         if self.report.disabled == "no_group":
             self._served_again()
@@ -172,26 +167,10 @@ class GroupNotes:
     def batch(self, found: Sequence[Recovered]) -> None:
         """Count and log the overdue deliveries of one recovery call."""
         self.telemetry.recovered(found)
+        self.recovered_log.add(found)
         for row in found:
-            if row.outcome in _MOVED:
-                self._moved[row.outcome] += 1
-                self._moved_from.add(row.consumer or b"none (XNACK)")
             self.report.recovered += row.outcome is Outcome.REDELIVERED
             self._note_failure(row)
-        self.log_recovered()
-
-    def log_recovered(self, *, at_the_end: bool = False) -> None:
-        """Log how many deliveries were recovered since the last line, at the end of the term or after a second."""
-        now = anyio.current_time()
-        if self._moved and (at_the_end or now - self._moved_logged_at >= RECOVERED_LOG_S):
-            facts = fields(
-                group=self._pair,
-                consumers=first_of(self._moved_from),
-                redelivered=self._moved[Outcome.REDELIVERED],
-                quarantined=self._moved[Outcome.QUARANTINED],
-            )
-            logger.info("recovered stalled deliveries: %s", facts)
-            self._moved, self._moved_from, self._moved_logged_at = Counter(), set(), now
 
     def _note_failure(self, row: Recovered) -> None:
         """Log a delivery that did not become ready."""

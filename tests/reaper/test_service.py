@@ -152,7 +152,7 @@ async def test_what_happens_is_logged_in_order(
     server: RedisServer, client: Redis, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "reaper.sharing.tenure")
-    caplog.set_level(logging.INFO, "reaper.recovery")
+    caplog.set_level(logging.INFO, "workers.upkeep")
     await scene.stalled("n", "1", consumer="gone")
     async with Reaper(settings_for(server)):
         await recovered(client, 1)
@@ -160,7 +160,7 @@ async def test_what_happens_is_logged_in_order(
     of = "group=orders/billing"
     assert [line for line in caplog.messages if of in line] == [
         f"lease taken: {of} token=1",
-        f"recovered stalled deliveries: {of} consumers=gone redelivered=1 quarantined=0",
+        f"recovered stalled deliveries: {of} consumers=gone redelivered=1",
         f"lease left: {of} token=1 reason=stopped",
     ]
 

@@ -22,8 +22,9 @@ from workers.loop.reading import Reader
 from workers.protocol.calls.declined import Declined, DeclineReason, explained
 from workers.protocol.calls.group_moves import ENDED, START, GroupMoves, Outcome, Recovered, Recovery
 from workers.protocol.log_fields import fields
-from workers.protocol.messages import first_of, text
+from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
+from workers.upkeep.recovered_log import RecoveredLog
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Autoclaim(WorkerPart):
         self._quarantine_waits = quarantine_waits
         self._moves = GroupMoves(self._settings.keys, self._settings.journal_limit)
         self._undeliverable: set[tuple[bytes, bytes | int]] = set()
+        self.recovered_log = RecoveredLog(self._settings.keys)
         self._is_paused = False
         self._waits_until = -inf
         """When the gap that was logged last stops recovery no more, on the monotonic clock."""
@@ -64,6 +66,7 @@ class Autoclaim(WorkerPart):
                 page = await self._reader.claim(source, partial(self._recover, source, cursor, found_some))
                 if isinstance(page, Declined):
                     self._log_declined(page)
+                    self.recovered_log.log(at_the_end=True)
                     return page
                 self._reporter.works(RECOVERING)
                 if self._is_paused:
@@ -83,7 +86,8 @@ class Autoclaim(WorkerPart):
         pause_s = random.uniform(0.5, 1) * spacing
         while (scan_at := max(ended, self._next_scan_at(began, soonest)) + pause_s) > monotonic():
             self._reader.scan_at = scan_at
-            with anyio.move_on_after(scan_at - monotonic()):
+            self.recovered_log.log()
+            with anyio.move_on_after(min(scan_at, self.recovered_log.due_at()) - monotonic()):
                 await self._membership.joined.wait()  # the visibility timeout can be shorter now
         return None
 
@@ -112,16 +116,9 @@ class Autoclaim(WorkerPart):
             self._waits_until = until
 
     def _report(self, source: Source, rows: Sequence[Recovered]) -> None:
-        outcomes = [row.outcome for row in rows]
-        kinds = Outcome.CLAIMED, Outcome.REDELIVERED, Outcome.QUARANTINED
-        moved = {kind.name.lower(): outcomes.count(kind) for kind in kinds}
-        if Outcome.QUARANTINED in outcomes:
+        if any(row.outcome is Outcome.QUARANTINED for row in rows):
             self._quarantine_waits()
-        if any(moved.values()):
-            logger.info(
-                "recovered stalled deliveries: %s",
-                fields(group=self._settings.keys.pair, consumers=first_of({row.consumer for row in rows}), **moved),
-            )
+        self.recovered_log.add(rows)
         unreported = () if self._reporter.wants_recoveries else (Outcome.CLAIMED, Outcome.REDELIVERED)
         for row in rows:
             if row.outcome not in unreported:

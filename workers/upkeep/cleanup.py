@@ -29,7 +29,7 @@ class GroupCleanup:
     async def tidy(self, retention: timedelta | None) -> CleanupResult | Declined:
         """Note the group's position, and delete consumers that were silent for ``retention`` (None = keep them).
 
-        Returns the result, or why the call was rejected. Raises redis-py's errors.
+        Returns the result, or why the call was declined. Raises redis-py's errors.
         """
         if self._groups_lost is None:
             counted: Any = await self._client.hget(self._keys.settings, "groups_lost")
@@ -43,6 +43,8 @@ class GroupCleanup:
         for consumer in kept.lost:
             logger.warning(
                 "a third party deleted a consumer, its unsettled deliveries are lost: %s",
-                fields(group=self._keys.pair, consumer=consumer, to_requeue=f"reaper groups requeue {self._keys.word}"),
+                fields(
+                    group=self._keys.pair, consumer=consumer, to_requeue=f"reaper groups requeue {self._keys.word} ID"
+                ),
             )
         return kept
