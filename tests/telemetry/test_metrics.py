@@ -41,7 +41,7 @@ async def test_all_is_measured_without_labels_of_jobs(scene: Scene, mode: str, w
     metrics = scene.received.metrics
     await wait_until(lambda: wanted <= metrics.keys(), "every metric has come")
     ours = {name for name in metrics if name.startswith(("reaper.", "messaging."))}
-    assert ours - {"reaper.writes.refused"} == wanted, "that one is rare"
+    assert ours - {"reaper.settlements.rejected"} == wanted, "that one is rare"
     assert {label for name in ours for labels in metrics[name] for label in labels} <= ALLOWED
     assert metrics["reaper.scan.duration"][-1] == GROUP
     assert metrics["reaper.recovered"][-1] == {
