@@ -101,7 +101,7 @@ class GroupWatch:
             self._chores.stop(self._over)
 
     def _over(self) -> None:
-        self._notes.recovered_log.log(at_the_end=True)
+        self._notes.recovery_log.log(at_the_end=True)
         if self._observer:
             self._observer.log(at_the_end=True)
         self._ended(self._end or EndOfTerm.FAILED)
@@ -281,7 +281,7 @@ class GroupWatch:
         elif declined.reason is DeclineReason.PAUSED:
             self._notes.paused()
         elif declined.wait:
-            self._notes.waits(declined.wait)
+            self._notes.recovery_log.waits(declined.wait)
         elif declined.reason is not DeclineReason.UNKNOWN:  # the next tick writes the settings that were lost
             self._notes.layout(declined.detail)
 

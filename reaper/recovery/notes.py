@@ -15,16 +15,15 @@ from reaper.reasons import FEW_GROUPS
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.declined import RecoveryWait, explained
+from workers.protocol.calls.declined import explained
 from workers.protocol.calls.group_moves import DueMoves, Outcome, Recovered
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import RecoveryMode, text
-from workers.runtime.clock import monotonic
 from workers.runtime.settings import to_ms
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.upkeep.recovered_log import RecoveredLog
+from workers.upkeep.recovery_log import RecoveryLog
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +59,8 @@ class GroupNotes:
         self._pair = group.keys.pair
         self._changed = changed
         self._false_recoveries: Counter[str] = Counter()
-        self.recovered_log = RecoveredLog(group.keys)
-        self._false_logged_at = self._last_held_at = self._waits_until_s = float("-inf")
+        self.recovery_log = RecoveryLog(group.keys)
+        self._false_logged_at = self._last_held_at = float("-inf")
         self._errors: dict[str, str] = {}
 
     # ---- states
@@ -107,7 +106,7 @@ class GroupNotes:
     def scanned(self, server_ms: int) -> None:
         """Note a scan that succeeded, so the group exists."""
         self.report.last_scan_ms = server_ms
-        self.recovered_log.log()
+        self.recovery_log.log()
         self.worked("scan")
         if self.report.disabled == "no_group":
             self._served_again()
@@ -145,13 +144,6 @@ class GroupNotes:
             self.report.paused = True
             self._changed()
 
-    def waits(self, wait: RecoveryWait) -> None:
-        """Note that recovery waits after a gap in the heartbeats. Each gap is logged once."""
-        ends_s = monotonic() + wait.left_ms / 1000
-        if ends_s > self._waits_until_s + 1:
-            logger.warning("recovery waits for heartbeats: %s", fields(group=self._pair, **wait.facts()))
-        self._waits_until_s = ends_s
-
     def call_done(self) -> None:
         """Note a recovery call that succeeded, so recovery is neither paused nor disabled."""
         self.worked("recover")
@@ -167,7 +159,7 @@ class GroupNotes:
     def batch(self, found: Sequence[Recovered]) -> None:
         """Count and log the overdue deliveries of one recovery call."""
         self.telemetry.recovered(found)
-        self.recovered_log.add(found)
+        self.recovery_log.add(found)
         for row in found:
             self.report.recovered += row.outcome is Outcome.REDELIVERED
             self._note_failure(row)

@@ -18,7 +18,7 @@ from reaper.settings import WatchedGroup
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.protocol.calls.group_moves import Outcome, Recovered
 from workers.protocol.messages import Redelivery
-from workers.upkeep.recovered_log import LOG_INTERVAL_S
+from workers.upkeep.recovery_log import LOG_INTERVAL_S
 
 pytestmark = pytest.mark.anyio
 
@@ -234,7 +234,7 @@ async def test_a_mass_is_logged_once_a_second_with_its_sum(told: Told) -> None:
     told.notes.scanned(7)
     assert [line for _, line in told.lines()] == [RECOVERED.format('"w1, w2"', 2)]
     told.notes.batch([row(Outcome.REDELIVERED)])
-    told.notes.recovered_log.log(at_the_end=True)
+    told.notes.recovery_log.log(at_the_end=True)
     assert [line for _, line in told.lines()] == [RECOVERED.format("w1", 1)]
 
 

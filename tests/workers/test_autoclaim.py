@@ -367,7 +367,7 @@ async def test_after_an_outage_live_workers_keep_what_they_hold(
 ) -> None:
     """All deliveries look overdue, and no worker sends a heartbeat before both have looked for stalled ones."""
     monkeypatch.setattr(Heartbeat, "_period_s", lambda _: 3_600)
-    caplog.set_level("INFO", "workers.embedded.autoclaim")
+    caplog.set_level("INFO", "workers.upkeep")
     busy, idle = Handler(), Handler()
     settings = {"redelivery": policy, "concurrency": 17}
     await create_group(client)

@@ -24,7 +24,7 @@ from workers.protocol.calls.group_moves import ENDED, START, GroupMoves, Outcome
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
-from workers.upkeep.recovered_log import RecoveredLog
+from workers.upkeep.recovery_log import RecoveryLog
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +49,8 @@ class Autoclaim(WorkerPart):
         self._quarantine_waits = quarantine_waits
         self._moves = GroupMoves(self._settings.keys, self._settings.journal_limit)
         self._undeliverable: set[tuple[bytes, bytes | int]] = set()
-        self.recovered_log = RecoveredLog(self._settings.keys)
+        self.recovery_log = RecoveryLog(self._settings.keys)
         self._is_paused = False
-        self._waits_until = -inf
-        """When the gap that was logged last stops recovery no more, on the monotonic clock."""
 
     async def scan(self) -> Declined | None:
         """Recover the overdue deliveries, and wait until the next scan. Return why a call was declined.
@@ -66,7 +64,7 @@ class Autoclaim(WorkerPart):
                 page = await self._reader.claim(source, partial(self._recover, source, cursor, found_some))
                 if isinstance(page, Declined):
                     self._log_declined(page)
-                    self.recovered_log.log(at_the_end=True)
+                    self.recovery_log.log(at_the_end=True)
                     return page
                 self._reporter.works(RECOVERING)
                 if self._is_paused:
@@ -86,8 +84,8 @@ class Autoclaim(WorkerPart):
         pause_s = random.uniform(0.5, 1) * spacing
         while (scan_at := max(ended, self._next_scan_at(began, soonest)) + pause_s) > monotonic():
             self._reader.scan_at = scan_at
-            self.recovered_log.log()
-            with anyio.move_on_after(min(scan_at, self.recovered_log.due_at()) - monotonic()):
+            self.recovery_log.log()
+            with anyio.move_on_after(min(scan_at, self.recovery_log.due_at()) - monotonic()):
                 await self._membership.joined.wait()  # the visibility timeout can be shorter now
         return None
 
@@ -109,16 +107,12 @@ class Autoclaim(WorkerPart):
             command = f"reaper groups resume {self._settings.keys.word}"
             logger.warning("recovery paused: %s", fields(group=self._settings.keys.pair, to_resume=command))
         if declined.wait:
-            until = monotonic() + declined.wait.left_ms / 1000
-            if until > self._waits_until + 1:
-                facts = fields(group=self._settings.keys.pair, **declined.wait.facts())
-                logger.info("recovery waits for heartbeats: %s", facts)
-            self._waits_until = until
+            self.recovery_log.waits(declined.wait)
 
     def _report(self, source: Source, rows: Sequence[Recovered]) -> None:
         if any(row.outcome is Outcome.QUARANTINED for row in rows):
             self._quarantine_waits()
-        self.recovered_log.add(rows)
+        self.recovery_log.add(rows)
         unreported = () if self._reporter.wants_recoveries else (Outcome.CLAIMED, Outcome.REDELIVERED)
         for row in rows:
             if row.outcome not in unreported:

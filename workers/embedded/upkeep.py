@@ -76,7 +76,7 @@ class Upkeep(WorkerPart):
                 if telemetry.is_measuring():
                     tasks.start_soon(self._show_gauges)
         finally:
-            self._autoclaim.recovered_log.log(at_the_end=True)
+            self._autoclaim.recovery_log.log(at_the_end=True)
             with anyio.CancelScope(shield=True):
                 await client.aclose()
 

@@ -1,4 +1,4 @@
-"""Logs the recovered deliveries of a group, with one line for many."""
+"""Logs the recovery of a group: one line for many deliveries, and one for each gap in the heartbeats."""
 
 import logging
 from collections import Counter
@@ -7,6 +7,7 @@ from math import inf
 
 import anyio
 
+from workers.protocol.calls.declined import RecoveryWait
 from workers.protocol.calls.group_moves import Outcome, Recovered
 from workers.protocol.keys import GroupKeys
 from workers.protocol.log_fields import fields
@@ -19,14 +20,14 @@ LOG_INTERVAL_S = 1.0
 _MOVED = Outcome.CLAIMED, Outcome.REDELIVERED, Outcome.QUARANTINED
 
 
-class RecoveredLog:
-    """Recovered deliveries that are not logged yet, and their consumers."""
+class RecoveryLog:
+    """Recovered deliveries that are not logged yet, their consumers, and the gap that was logged last."""
 
     def __init__(self, keys: GroupKeys) -> None:
         self._keys = keys
         self._moved: Counter[Outcome] = Counter()
         self._consumers: set[bytes] = set()
-        self._logged_at = -inf
+        self._logged_at = self._waits_until = -inf
 
     def add(self, rows: Iterable[Recovered]) -> None:
         """Count the recovered ones of ``rows``, and log if a line is due."""
@@ -48,3 +49,10 @@ class RecoveredLog:
             facts = fields(group=self._keys.pair, consumers=first_of(self._consumers), **sums)
             logger.info("recovered stalled deliveries: %s", facts)
             self._moved, self._consumers, self._logged_at = Counter(), set(), now
+
+    def waits(self, wait: RecoveryWait) -> None:
+        """Log that recovery waits after a gap in the heartbeats. Each gap is logged once."""
+        until = anyio.current_time() + wait.left_ms / 1000
+        if until > self._waits_until + 1:
+            logger.warning("recovery waits for heartbeats: %s", fields(group=self._keys.pair, **wait.facts()))
+        self._waits_until = until
