@@ -151,9 +151,9 @@ async def _print(
     finally:
         others = [f"{number} {outcome}" for outcome, number in counts.items() if outcome is not Outcome.DONE]
         if not machine:
-            show(", ".join([f"{run.keys.pair}: {counted(counts[Outcome.DONE], noun)} {would_be}{verb}", *others]))
+            show(", ".join([f"{run.keys.name}: {counted(counts[Outcome.DONE], noun)} {would_be}{verb}", *others]))
     if machine:
-        facts = {"group": run.keys.pair, "dry_run": run.dry_run, "done": counts[Outcome.DONE]}
+        facts = {"group": run.keys.name, "dry_run": run.dry_run, "done": counts[Outcome.DONE]}
         show_json({**facts, "results": [result._asdict() for result in found]})
     return counts
 

@@ -67,7 +67,7 @@ class GroupWatch:
         self._notes = notes
         self._keys = group.keys
         self._schedules = group.keys.schedule, group.keys.stream_schedule
-        self._chores = Chores(context.wheel, context.tasks, group.keys.pair, partial(self.end, EndOfTerm.FAILED))
+        self._chores = Chores(context.wheel, context.tasks, group.keys.name, partial(self.end, EndOfTerm.FAILED))
         self._observer = Observer(context, group, notes.report) if context.settings.observe else None
         self._writer = self._observer or GroupWriter(context, group, term)
         self._lost = LostDeliveries(self._writer, notes, context.settings.consumer_retention)
@@ -176,7 +176,7 @@ class GroupWatch:
         return ResponseError(text(error)) if error else None
 
     async def _restore_settings(self) -> None:
-        logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))
+        logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.name))
         try:
             await self._write_settings()
         except (RedisError, OSError) as error:
@@ -192,7 +192,7 @@ class GroupWatch:
     def _lease_is_lost(self, doing: str) -> None:
         logger.warning(
             "this replica does not hold the lease any more: %s",
-            fields(group=self._keys.pair, token=self._term.token, doing=doing),
+            fields(group=self._keys.name, token=self._term.token, doing=doing),
         )
         self.end(EndOfTerm.NOT_OURS)
 
@@ -275,7 +275,7 @@ class GroupWatch:
             self._notes.telemetry.count(instruments.WRITES_FENCED)
             logger.warning(
                 "write fenced, this replica does not hold the lease any more: %s",
-                fields(group=self._keys.pair, token=self._term.token, lease=declined.detail),
+                fields(group=self._keys.name, token=self._term.token, lease=declined.detail),
             )
             self.end(EndOfTerm.NOT_OURS)
         elif declined.reason is DeclineReason.PAUSED:

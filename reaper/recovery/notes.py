@@ -46,9 +46,9 @@ class GroupNotes:
         All groups of a replica share ``logged_groups``. An outage adds `FEW_GROUPS` at most.
         """
         self._logged_groups = set() if logged_groups is None else logged_groups
-        self._logged_groups.discard(group.keys.pair)
+        self._logged_groups.discard(group.keys.name)
         self.report = GroupReport(
-            group=group.keys.pair,
+            group=group.keys.name,
             visibility_ms=to_ms(group.visibility_timeout),
             max_deliveries=group.max_deliveries,
             redelivery=group.redelivery,
@@ -56,7 +56,7 @@ class GroupNotes:
         )
         self.telemetry = GroupTelemetry(group)
         self._group = group
-        self._pair = group.keys.pair
+        self._name = group.keys.name
         self._changed = changed
         self._false_recoveries: Counter[str] = Counter()
         self.recovery_log = RecoveryLog(group.keys)
@@ -78,7 +78,7 @@ class GroupNotes:
             if old and old != new:
                 logger.warning(
                     "group setting changed, workers apply it at their next refresh: %s",
-                    fields(group=self._pair, setting=name, before=old, after=new),
+                    fields(group=self._name, setting=name, before=old, after=new),
                 )
         self.layout(taken.unsupported)
 
@@ -88,20 +88,20 @@ class GroupNotes:
         if message != self._errors.get(what):
             level = logging.WARNING if is_contact_error(error) else logging.ERROR
             if level == logging.ERROR or len(self._logged_groups) < FEW_GROUPS:
-                self._logged_groups.add(self._pair)
-            level = level if self._pair in self._logged_groups else logging.DEBUG
-            logger.log(level, "cannot serve the group: %s", fields(group=self._pair, task=what, cause=in_words(error)))
+                self._logged_groups.add(self._name)
+            level = level if self._name in self._logged_groups else logging.DEBUG
+            logger.log(level, "cannot serve the group: %s", fields(group=self._name, task=what, cause=in_words(error)))
         self._errors[what] = message
         self.report.error = "; ".join(self._errors.values())
 
     def worked(self, what: str) -> None:
         """Note that the task ``what`` works, so its earlier error has passed."""
         if self._errors.pop(what, ""):
-            level = logging.INFO if self._pair in self._logged_groups else logging.DEBUG
-            logger.log(level, "task works again: %s", fields(group=self._pair, task=what))
+            level = logging.INFO if self._name in self._logged_groups else logging.DEBUG
+            logger.log(level, "task works again: %s", fields(group=self._name, task=what))
             self.report.error = "; ".join(self._errors.values())
             if not self._errors:
-                self._logged_groups.discard(self._pair)
+                self._logged_groups.discard(self._name)
 
     def scanned(self, server_ms: int) -> None:
         """Note a scan that succeeded, so the group exists."""
@@ -120,7 +120,7 @@ class GroupNotes:
     def disabled(self, kind: str, message: str) -> None:
         """Note that recovery cannot act in this group. ``message`` is the cause for people."""
         if kind != self.report.disabled:
-            logger.error("recovery disabled: %s", fields(group=self._pair, reason=kind, cause=message))
+            logger.error("recovery disabled: %s", fields(group=self._name, reason=kind, cause=message))
             self.report.disabled = kind
             self._changed()
 
@@ -132,7 +132,7 @@ class GroupNotes:
             self._served_again()
 
     def _served_again(self) -> None:
-        logger.info("recovery enabled again: %s", fields(group=self._pair))
+        logger.info("recovery enabled again: %s", fields(group=self._name))
         self.report.disabled = ""
         self._changed()
 
@@ -140,7 +140,7 @@ class GroupNotes:
         """Note that an operator paused the group."""
         if not self.report.paused:
             command = f"reaper groups resume {self._group.keys.word}"
-            logger.warning("recovery paused: %s", fields(group=self._pair, to_resume=command))
+            logger.warning("recovery paused: %s", fields(group=self._name, to_resume=command))
             self.report.paused = True
             self._changed()
 
@@ -148,7 +148,7 @@ class GroupNotes:
         """Note a recovery call that succeeded, so recovery is neither paused nor disabled."""
         self.worked("recover")
         if self.report.paused:
-            logger.warning("recovery resumed: %s", fields(group=self._pair))
+            logger.warning("recovery resumed: %s", fields(group=self._name))
             self.report.paused = False
             self._changed()
         if self.report.token:  # the calls of an observer succeed with every layout
@@ -171,7 +171,7 @@ class GroupNotes:
                 logger.error(
                     "job dead-lettered: %s",  # as in `workers.loop.reporting`, so that one alert finds both
                     fields(
-                        group=self._pair,
+                        group=self._name,
                         job=row.job_id,
                         dead_letter=text(row.detail),
                         limit=self._group.max_deliveries,
@@ -182,13 +182,13 @@ class GroupNotes:
             case Outcome.LOST_PAYLOAD:
                 logger.error(
                     "entry was deleted while pending, its payload is lost: %s",
-                    fields(group=self._pair, entry=row.entry_id),
+                    fields(group=self._name, entry=row.entry_id),
                 )
             case Outcome.HELD:
                 self.report.undeliverable += 1
                 logger.error(
                     "cannot redeliver an entry, retrying at the next full scan: %s",
-                    fields(group=self._pair, entry=row.entry_id, cause=explained(text(row.detail))),
+                    fields(group=self._name, entry=row.entry_id, cause=explained(text(row.detail))),
                 )
 
     def lost(self, consumer: bytes, deliveries: int, *, is_certain: bool) -> None:
@@ -196,7 +196,7 @@ class GroupNotes:
         loss = telemetry.CERTAIN if is_certain else telemetry.IN_DOUBT
         self.telemetry.count(instruments.LOST_DELIVERIES, deliveries, loss=loss)
         facts = fields(
-            group=self._pair,
+            group=self._name,
             consumer=consumer,
             deliveries=deliveries,
             to_requeue=f"reaper groups requeue {self._group.keys.word} --lost",
@@ -213,7 +213,7 @@ class GroupNotes:
         self.report.unread_ms = unread_ms
         if is_group_lost:
             self.telemetry.count(instruments.LOST, loss=telemetry.LOST_GROUP)
-            logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._pair))
+            logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._name))
 
     def moved(self, moved: DueMoves) -> None:
         """Note due jobs that were made ready, or cannot be, and released quarantined jobs."""
@@ -239,5 +239,5 @@ class GroupNotes:
         self._false_logged_at = now
         logger.warning(
             "false recovery if this consumer was not restarted, raise visibility_timeout or lower COUNT: %s",
-            fields(group=self._pair, consumer=consumer, false_recoveries=self.report.false_recoveries),
+            fields(group=self._name, consumer=consumer, false_recoveries=self.report.false_recoveries),
         )

@@ -122,7 +122,7 @@ class Observer(GroupWriter):
             logger.info(
                 "observed: %s",
                 fields(
-                    group=self.keys.pair,
+                    group=self.keys.name,
                     minutes=round((now - self._began_ms) / 60_000),
                     would_recover=report.recovered,
                     false_alarms=report.false_alarms,

@@ -55,7 +55,7 @@ async def test_processes_run_on_both_loops(
 ) -> None:
     flags, env = ("--redis-url", server.url, "--log-level", "debug"), loop_environment(loop, tmp_path)
     worker = processes.worker("tests.workers.program", *flags, env=env)
-    reaper = processes.reaper("--groups", KEYS.pair, *flags, env=env)
+    reaper = processes.reaper("--groups", KEYS.name, *flags, env=env)
 
     for process, is_at_work in ((worker, "worker started"), (reaper, "lease taken")):
         await process.prints(f"event loop chosen: module={loop}")

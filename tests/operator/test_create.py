@@ -30,11 +30,11 @@ async def test_twice_changes_nothing(reaper: Command, client: Redis) -> None:
 
 
 async def test_a_redelivery_that_fits_is_named_by_the_doctor(reaper: Command) -> None:
-    pairs = ("orders/billing", "orders/search")
-    await reaper("groups", "create", *pairs)
-    ask = partial(reaper, "doctor", "--groups", ",".join(pairs))
+    groups = ("orders/billing", "orders/search")
+    await reaper("groups", "create", *groups)
+    ask = partial(reaper, "doctor", "--groups", ",".join(groups))
     findings = (await ask("-o", "json")).data["findings"]
-    assert [one["group"] for one in findings if one["check"] == "layout" and "retry-stream" in one["text"]] == [*pairs]
+    assert [one["group"] for one in findings if one["check"] == "layout" and "retry-stream" in one["text"]] == [*groups]
     assert "layout" not in (await ask("--redelivery", "retry-stream")).out
 
 

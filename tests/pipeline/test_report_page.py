@@ -128,8 +128,8 @@ def test_a_page_stays_small_whatever_names_are_like_and_however_many_groups_have
 
 def test_long_names_that_begin_alike_are_told_apart() -> None:
     one, other = ({"stream": "s", "group": "g" * 1_000 + end} for end in "ab")
-    assert words.pair(one) != words.pair(other)
-    assert len(words.pair(one)) < 200
+    assert words.group(one) != words.group(other)
+    assert len(words.group(one)) < 200
 
 
 def many_findings() -> Findings:

@@ -45,7 +45,7 @@ def test_keys_are_spelt_as_documented() -> None:
         "{orders}:journal",
     )
     assert group_keys("{shop}orders", "g").dead == "{shop}orders:dead:g", "a name that has a tag keeps it"
-    assert group_keys("orders", "billing").pair == "orders/billing"
+    assert group_keys("orders", "billing").name == "orders/billing"
     assert astuple(stream_keys("orders")) == ("orders", "{orders}:scheduled", "{orders}:enqueued")
     assert astuple(namespace_keys("prod")) == (
         "prod",

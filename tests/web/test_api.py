@@ -83,7 +83,7 @@ async def test_replicas_and_the_holder_are_told(served: Served) -> None:
 async def test_a_job_is_explained(served: Served, client: Redis) -> None:
     [entry] = await enqueue(client, 1)
     [told] = (await served.get(f"/api/job?id={entry}")).data
-    assert (told["group"], told["place"], told["entry_id"]) == (KEYS.pair, "ready", entry)
+    assert (told["group"], told["place"], told["entry_id"]) == (KEYS.name, "ready", entry)
     assert (await served.get("/api/job?id=nobody")).data == []
 
 

@@ -16,7 +16,7 @@ def load(**flags: str | int) -> WorkerSettings:
 
 def test_only_stream_and_group_have_to_be_given_and_group_settings_are_not_set() -> None:
     settings = load()
-    assert (settings.keys.pair, settings.concurrency, settings.drain_timeout) == (
+    assert (settings.keys.name, settings.concurrency, settings.drain_timeout) == (
         "orders/billing", 64, timedelta(seconds=30),
     )  # fmt: skip
     assert (settings.visibility_timeout, settings.max_deliveries, settings.redelivery) == (None, None, None)

@@ -69,7 +69,7 @@ class Autoclaim(WorkerPart):
                 self._reporter.works(RECOVERING)
                 if self._is_paused:
                     self._is_paused = False
-                    logger.warning("recovery resumed: %s", fields(group=self._settings.keys.pair))
+                    logger.warning("recovery resumed: %s", fields(group=self._settings.keys.name))
                 self._report(source, page.rows)
                 soonest = min([soonest, *(monotonic() + ms / 1000 for _, ms in page.due_in_ms)])
                 cursor = page.next_page
@@ -105,7 +105,7 @@ class Autoclaim(WorkerPart):
         if declined.reason is DeclineReason.PAUSED and not self._is_paused:
             self._is_paused = True
             command = f"reaper groups resume {self._settings.keys.word}"
-            logger.warning("recovery paused: %s", fields(group=self._settings.keys.pair, to_resume=command))
+            logger.warning("recovery paused: %s", fields(group=self._settings.keys.name, to_resume=command))
         if declined.wait:
             self.recovery_log.waits(declined.wait)
 
@@ -146,7 +146,7 @@ class Autoclaim(WorkerPart):
                 logger.error(
                     "cannot redeliver an entry, it stays pending: %s",
                     fields(
-                        group=self._settings.keys.pair,
+                        group=self._settings.keys.name,
                         entry=row.entry_id,
                         consumer=row.consumer or "none (XNACK)",
                         cause=explained(text(row.detail)),

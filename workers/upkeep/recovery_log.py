@@ -46,7 +46,7 @@ class RecoveryLog:
         now = anyio.current_time()
         if self._moved and (at_the_end or now >= self.due_at()):
             sums = {outcome.name.lower(): self._moved[outcome] or None for outcome in _MOVED}
-            facts = fields(group=self._keys.pair, consumers=first_of(self._consumers), **sums)
+            facts = fields(group=self._keys.name, consumers=first_of(self._consumers), **sums)
             logger.info("recovered stalled deliveries: %s", facts)
             self._moved, self._consumers, self._logged_at = Counter(), set(), now
 
@@ -54,5 +54,5 @@ class RecoveryLog:
         """Log that recovery waits after a gap in the heartbeats. Each gap is logged once."""
         until = anyio.current_time() + wait.left_ms / 1000
         if until > self._waits_until + 1:
-            logger.warning("recovery waits for heartbeats: %s", fields(group=self._keys.pair, **wait.facts()))
+            logger.warning("recovery waits for heartbeats: %s", fields(group=self._keys.name, **wait.facts()))
         self._waits_until = until
