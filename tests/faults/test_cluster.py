@@ -127,7 +127,7 @@ async def has_settled(reapers: list[Reaper], group: str) -> Reaper:
     return first
 
 
-async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: Cluster, client: Redis) -> None:
+async def test_a_node_that_hangs_stops_recovery_of_its_own_groups_alone(masters: Cluster, client: Redis) -> None:
     home = masters.owner(scene.NAMESPACE.replicas)
     loads = [Load(stream) for stream in masters.streams()]
     away = next(load for load in loads if masters.owner(load.stream) is not home)

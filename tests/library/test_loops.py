@@ -22,7 +22,7 @@ from workers.runtime.clock import monotonic
 from workers.runtime.event_loop import run_in_loop
 
 URL = "redis://127.0.0.1:1/0"
-"""Nobody listens there: what is refused is refused before anybody connects."""
+"""Nobody listens there: what is rejected is rejected before anybody connects."""
 
 
 BOTH = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -155,7 +155,7 @@ PROGRAMS = [work, watch, watch_in_a_task, produce, produce_in_a_block]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_trio_is_refused_in_a_sentence(program: Callable[[], Awaitable[None]]) -> None:
+def test_trio_is_rejected_in_a_sentence(program: Callable[[], Awaitable[None]]) -> None:
     with pytest.raises(
         ConfigurationError,
         match=r"^(a (worker|reaper|producer)) needs an asyncio or uvloop event loop.*start_blocking_portal",

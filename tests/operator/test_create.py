@@ -38,7 +38,7 @@ async def test_a_redelivery_that_fits_is_named_by_the_doctor(reaper: Command) ->
     assert "layout" not in (await ask("--redelivery", "retry-stream")).out
 
 
-async def test_a_pattern_is_refused(reaper: Command, client: Redis) -> None:
+async def test_a_pattern_is_rejected(reaper: Command, client: Redis) -> None:
     answer = await reaper("groups", "create", "orders:*/billing")
     assert answer.code == 2
     assert "'orders:*/billing': it is a pattern" in answer.err

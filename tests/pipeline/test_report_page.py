@@ -348,7 +348,7 @@ def test_instants_are_read(text: str, instant: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["yesterday", "36", "2026-13-01", "999999w"])
-def test_what_is_no_instant_is_refused_in_a_sentence(text: str) -> None:
+def test_what_is_no_instant_is_rejected_in_a_sentence(text: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(f"{text!r} is not a time. Write 2026-11-20")):
         parse_instant(text, NOW)
 

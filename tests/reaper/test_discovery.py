@@ -93,7 +93,7 @@ def test_the_first_pattern_that_fits_gives_the_values_and_a_named_group_its_own(
         ({"stream": "orders:*", "group": "bill*"}, "group 'bill*' contains '*'. Only stream can be a pattern"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_refused(group: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_work_is_rejected(group: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         settings(group)
     assert sentence in str(raised.value)

@@ -113,7 +113,7 @@ async def test_errors_of_different_work_pass_each_by_itself(told: Told) -> None:
     assert told.notes.report.error == ""
 
 
-# ---- refusals
+# ---- disabled recovery
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ async def test_a_layout_that_cannot_be_served_is_told_with_advice_and_its_end_to
     ]
 
 
-async def test_a_recovery_call_that_goes_through_ends_a_refusal(told: Told) -> None:
+async def test_a_recovery_call_that_goes_through_enables_recovery_again(told: Told) -> None:
     told.notes.report.token = 1
     told.notes.disabled("foreign_namespace", "namespace 'other' serves this group")
     told.notes.call_done()

@@ -314,24 +314,24 @@ async def test_many_starts_and_stops_leave_no_task_connection_or_key_behind(serv
 
 
 @pytest.mark.usefixtures("scene")
-async def test_a_refusal_and_its_end_are_registered_at_once(server: RedisServer, client: Redis) -> None:
+async def test_disabled_recovery_and_its_end_are_registered_at_once(server: RedisServer, client: Redis) -> None:
     await client.xgroup_create("orders", "audit", "0")
 
-    async def refusal() -> str | None:
+    async def disabled() -> str | None:
         reports = [one.groups["orders/billing"] for one in (await registered(client)).values() if one.held]
         return reports[0].disabled if reports else None
 
     async with Reaper(settings_for(server, heartbeat_interval=3_600, visibility_timeout=1, tick_interval=0.05)):
 
-        async def is_refused() -> bool:
-            return await refusal() == "several_groups"
+        async def is_disabled() -> bool:
+            return await disabled() == "several_groups"
 
-        await wait_until(is_refused, "the refusal is registered")
+        await wait_until(is_disabled, "that is registered")
         await client.xgroup_destroy("orders", "audit")
         await client.xadd("orders", {"n": 1})
         await client.xreadgroup("billing", "gone", {"orders": ">"})  # the call for stalled deliveries is not rejected
 
         async def is_served() -> bool:
-            return await refusal() == ""
+            return await disabled() == ""
 
         await wait_until(is_served, "its end is registered")

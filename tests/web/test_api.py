@@ -88,7 +88,7 @@ async def test_a_job_is_explained(served: Served, client: Redis) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?id=", "?id=" + "x" * 301])
-async def test_a_question_without_a_job_is_refused(served: Served, query: str) -> None:
+async def test_a_question_without_a_job_is_rejected(served: Served, query: str) -> None:
     assert (await served.get(f"/api/job{query}")).code == 400
 
 
