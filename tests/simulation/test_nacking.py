@@ -63,7 +63,7 @@ def give_back(server: ModelServer) -> tuple[bytes, int, int]:
     say("XCLAIM", KEYS.stream, GROUP, "w1", 0, entry_id, "IDLE", 60_000, "JUSTID")
     say("HSET", KEYS.settings, "policy", IN_PLACE, "max_deliveries", 3)
     reply = say("EVAL", RECOVER.source, len(keys), *keys, GROUP, 1_000, FENCE, 7, 10**9, entry_id)
-    assert len(reply[5]) == 1
+    assert len(reply[4]) == 1
     [[_, owner, idle_ms, times]] = say("XPENDING", KEYS.stream, GROUP, "-", "+", 1)
     return owner, idle_ms, times
 
