@@ -91,8 +91,8 @@ class GroupState:
     token: int = 0
     """Terms of the group."""
     recovered: int = 0
-    refused: int = 0
-    """Writes that were rejected, because their replica did not hold the lease any more."""
+    fenced: int = 0
+    """Writes that were fenced, because their replica did not hold the lease any more."""
     lost_payload: int = 0
     """Pending entries that were found deleted."""
     lost_payload_ms: int = 0
@@ -175,9 +175,9 @@ class Snapshot:
         """Return the live replica with this ID, or None."""
         return next((replica for replica in self.live if replica.id == replica_id), None)
 
-    def watchers(self, pair: str) -> tuple[Replica, ...]:
+    def watchers(self, group: str) -> tuple[Replica, ...]:
         """Return the live replicas that watch ``stream/group``."""
-        return tuple(replica for replica in self.live if pair in self.watching.get(replica.id, ()))
+        return tuple(replica for replica in self.live if group in self.watching.get(replica.id, ()))
 
     @property
     def needs_no_reaper(self) -> bool:

@@ -36,9 +36,8 @@ class ObserverLease(GroupLease):
 
     async def take(self, holder: str, *, token: int = 0) -> Taken:  # noqa: ARG002 - the interface of a lease
         """Return whether the policy could work. An observer has no token."""
-        return Taken(
-            holder, unsupported=await unsupported_layout(self._client, self.keys.stream, self.group.redelivery)
-        )
+        unsupported = await unsupported_layout(self._client, self.keys.stream, self.group.redelivery)
+        return Taken(holder, unsupported=unsupported)
 
     def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:  # noqa: ARG002
         """Read new deliveries. The answer has the form of ``tick.lua``."""
@@ -123,7 +122,7 @@ class Observer(GroupWriter):
             logger.info(
                 "observed: %s",
                 fields(
-                    group=self.keys.pair,
+                    group=self.keys.name,
                     minutes=round((now - self._began_ms) / 60_000),
                     would_recover=report.recovered,
                     false_alarms=report.false_alarms,

@@ -82,7 +82,7 @@ class Tenure:
     def stop(self, *, is_watched: bool) -> anyio.Event:
         """Leave the group for good, and return an event for the end. Another replica gets it if it ``is_watched``."""
         self._left, self._is_watched = anyio.Event(), is_watched
-        self._context.logged_groups.discard(self.group.keys.pair)
+        self._context.logged_groups.discard(self.group.keys.name)
         self._context.notices.remove(self._notice, [self._lease.keys.lease])
         self._alarm.cancel()
         if self._watch:
@@ -100,7 +100,7 @@ class Tenure:
         """The replicas that may hold the group, in their order."""
         able = self._context.able or ()
         if able is not self._ranked[0]:
-            self._ranked = able, ranked(able, self.group.keys.pair)
+            self._ranked = able, ranked(able, self.group.keys.name)
         return self._ranked[1]
 
     @property
@@ -239,7 +239,7 @@ class Tenure:
 
     def _hold(self, term: Authority) -> None:
         """Serve the group until the term ends."""
-        logger.log(self._level, "lease taken: %s", fields(group=self.group.keys.pair, token=term.token))
+        logger.log(self._level, "lease taken: %s", fields(group=self.group.keys.name, token=term.token))
         self.terms += bool(term.token)
         self._is_busy = self._is_woken = False
         ended = partial(self._ended, term)
@@ -257,7 +257,7 @@ class Tenure:
         self._alarm.cancel()
         self._context.changed()
         self._notes = GroupNotes(self.group, self._context.changed, self._context.logged_groups)
-        logger.log(self._level, "lease left: %s", fields(group=self.group.keys.pair, token=term.token, reason=reason))
+        logger.log(self._level, "lease left: %s", fields(group=self.group.keys.name, token=term.token, reason=reason))
         if reason is EndOfTerm.NOT_OURS:
             self._wait(random.uniform(*RETRY_S))
         else:

@@ -44,7 +44,7 @@ def test_no_bare_worker_plays_where_a_job_reaches_the_visibility_timeout() -> No
     assert DrillSettings().for_jobs([]) == DrillSettings()
 
 
-def test_a_cast_that_cannot_play_is_refused() -> None:
+def test_a_cast_that_cannot_play_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="Set --reapers to 1 or more"):
         DrillSettings(reapers=0).check(REAPER)
     DrillSettings(reapers=0).check(NONE)

@@ -27,6 +27,7 @@ while True:
         for entry_id, job in entries:
             note("start", job)
             if b"poison" in job:
+                note("ending", job)
                 os.kill(os.getpid(), signal.SIGKILL)
             if b"hold" in job:
                 held += 1

@@ -1,4 +1,4 @@
-"""A program of our own worker, for the tests of quarantine. Executions are noted in the stream `LEDGER`.
+"""A program of our own worker, for the tests of poison jobs. Executions are noted in the stream `LEDGER`.
 
 A job with a field ``poison`` waits until the key ``kill`` is set, and then ends the process; one with ``down`` answers
 so many times that a service is down, which counts for nothing.
@@ -11,6 +11,7 @@ from functools import cache
 import anyio
 from redis.asyncio import Redis
 
+from tests.support.knobs import hurry_if_asked
 from tests.support.notes import note
 from tests.support.waiting import wait_until
 from workers import Job, Retry, Worker
@@ -20,6 +21,7 @@ WORK_S = 0.02
 """So long that what was read together with a poison job is not settled when it kills."""
 LEDGER, KILL = "ledger", "kill"
 
+hurry_if_asked()
 worker = Worker()
 
 

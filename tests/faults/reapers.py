@@ -21,6 +21,7 @@ from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
 from tests.faults.scene import OF_LEASES, ranked_reaper
 from tests.support.beats import let_beat, let_beat_at
+from tests.support.notes import read_endings, read_notes
 from tests.support.paced import PacedSettings
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
@@ -285,6 +286,20 @@ class Case:
 
     # ---- evidence
 
+    async def is_over(self) -> bool:
+        """Tell whether no job is left."""
+        return nothing_left(await self.state())
+
+    async def all_over(self, ledger: str = "") -> None:
+        """Wait until no job is left. Take over the notes of the workers' handlers, which name jobs by number."""
+        await wait_until(self.is_over, "all jobs are settled or dead-lettered")
+        if ledger:
+            jobs = {pairs[0][1].decode(): job for job, pairs in self.enqueued.items()}
+            starts, completions = await read_notes(self.client, ledger)
+            self.starts = [Execution(jobs[start.job]) for start in starts]
+            self.completions = [Execution(jobs[done.job]) for done in completions]
+            self.endings = [Execution(jobs[end.job]) for end in await read_endings(self.client, ledger)]
+
     async def state(self) -> FinalState:
         """Return where every job is."""
         return await read_state(self.client, self.keys)
@@ -342,7 +357,7 @@ class Case:
 
     async def report(self, namespace: str = "reaper") -> GroupReport | None:
         """Return what the replica registered of the group that serves or observes it, or that cannot serve it."""
-        reports = [one.groups[self.keys.pair] for one in await self.replicas(namespace) if self.keys.pair in one.groups]
+        reports = [one.groups[self.keys.name] for one in await self.replicas(namespace) if self.keys.name in one.groups]
         return max(reports, key=lambda report: report.token, default=None)
 
     async def wait_for_report(

@@ -205,7 +205,7 @@ def ranked_reaper(settings: ReaperSettings, *, before: str = "", after: str = ""
     while True:
         reaper = Reaper(settings)
         order = [one for one in (after, reaper.replica_id, before) if one]
-        if all(ranked(order, group.keys.pair) == order for group in settings.watched):
+        if all(ranked(order, group.keys.name) == order for group in settings.watched):
             return reaper
 
 
@@ -234,14 +234,14 @@ async def holds(reaper: Reaper) -> int:
 # --- results
 
 
-async def nothing_left(client: Redis) -> None:
+async def nothing_left(client: Redis, keys: GroupKeys = KEYS) -> None:
     """Wait until no job is ready, pending or scheduled."""
 
     async def empty() -> bool:
-        state = await read_state(client, KEYS)
+        state = await read_state(client, keys)
         return not (state.ready or state.pending or state.scheduled or state.released)
 
-    await wait_until(empty, "nothing is ready, pending or scheduled")
+    await wait_until(empty, f"nothing of {keys.name} is ready, pending or scheduled")
 
 
 async def events(client: Redis, *names: str) -> list[LifecycleEvent]:
@@ -292,7 +292,7 @@ async def scanned_by_term_after(client: Redis, token: int) -> GroupReport:
 
     async def report() -> GroupReport | None:
         for replica in await read_replicas(client, NAMESPACE):
-            group = replica.groups.get(KEYS.pair)
+            group = replica.groups.get(KEYS.name)
             if group and group.token > token and group.last_full_scan_ms:
                 return group
         return None

@@ -6,7 +6,10 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution
+from reaper.settings import LONGEST_VISIBILITY_MS
+from tests.faults.deliveries import read_long_ago
 from tests.faults.reapers import VISIBILITY_MS, Case, holding, quick_settings, running, start_replica
+from tests.faults.scene import GROUP, STREAM, create_group, running_reaper
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -87,3 +90,17 @@ async def work_once(case: Case) -> None:
 async def _none_left(case: Case) -> bool:
     state = await case.state()
     return not (state.ready or state.pending)
+
+
+async def test_a_job_that_asks_never_to_be_recovered_is_recovered_after_a_week(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    added = await client.xadd(STREAM, {"n": 1, "reaper.visibility_ms": 999_999_999_999_999})
+    await read_long_ago(client, STREAM, GROUP, "gone", 1, LONGEST_VISIBILITY_MS)
+    async with running_reaper(server.url):
+
+        async def recovered() -> bool:
+            return not await client.xrange(STREAM, added, added)
+
+        await wait_until(recovered, "it is ready again, as a copy")

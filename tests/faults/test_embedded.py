@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution
 from tests.faults.reapers import Case
-from tests.faults.test_proof_of_life import all_done, names, said, start_worker, started
+from tests.faults.test_proof_of_life import names, said, start_worker, started
 from tests.scripts.scene import Scene
 from tests.support.gate import Gate
 from tests.support.processes import Processes, Running
@@ -41,14 +41,14 @@ async def test_what_a_killed_worker_held_is_run_by_the_others(
     await case.make_overdue(consumer)
     gate.open()
     healthy = start_worker(processes, server, *flags, concurrency=30)
-    await all_done(case)
+    await case.all_over()
     assert sorted(said(healthy, "completion")) == sorted(jobs)
     note(case, doomed, healthy)
     assert await names(case) == {"recovered": 30, "acked": 30}
     assert await case.violations(finished=True) == []
 
 
-async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refused(
+async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_rejected(
     server: RedisServer, client: Redis, processes: Processes, gate: Gate
 ) -> None:
     """In place this is in test_in_place, because there a heartbeat can be made old."""
@@ -66,7 +66,7 @@ async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refus
     paused.resume()
     await wait_until(lambda: len(said(paused, "cancelled")) == 4, "the handlers are cancelled")
     gate.open()
-    await all_done(case)
+    await case.all_over()
     assert sorted(said(healthy, "completion")) == sorted(jobs)
     acked = await case.events("acked")
     assert len({event.data["consumer"] for event in acked}) == 1, "the paused one has settled nothing"

@@ -174,17 +174,6 @@ async def test_a_job_recovered_into_a_retry_stream_that_was_deleted_can_be_read(
     assert await case.violations() == []
 
 
-async def test_with_policy_stream_what_is_pending_in_an_old_retry_stream_is_recovered(case: Case) -> None:
-    (job,) = await case.stalled(1)
-    async with holding(quick_settings(case.server, redelivery="retry-stream")):
-        await wait_until(case.recovered, "the job is in the retry stream")
-    (copy,) = await case.read(source=case.keys.retry)
-    await case.stall(copy, source=case.keys.retry)
-    async with holding(quick_settings(case.server, max_deliveries=5)):
-        assert await case.work_off(nothing_left) == [job]
-    assert (await case.client.xlen(case.keys.retry), await case.violations()) == (0, [])
-
-
 # ---- entries
 
 

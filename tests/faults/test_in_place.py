@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution, FinalState
 from reaper.settings import ReaperSettings
-from tests.faults.reapers import VISIBILITY_MS, Case, holding, nothing_left, quick_settings
+from tests.faults.reapers import VISIBILITY_MS, Case, holding, quick_settings
 from tests.faults.scene import Handler, running_worker
 from tests.support.servers import RedisServer
 from tests.support.tiers import WITH_CLAIM
@@ -81,14 +81,10 @@ async def test_a_worker_of_ours_that_blocks_is_woken_and_runs_what_is_given_back
     jobs = await case.stalled(3)
     async with holding(in_place(server)), working(server, handler):
         await handler.has_started(3)
-        await wait_until(lambda: _is_over(case), "all jobs are settled")
+        await wait_until(case.is_over, "all jobs are settled")
     case.starts, case.completions = handler.starts, handler.completions
     assert sorted(job.job for job in handler.starts) == sorted(jobs)
     assert await case.violations(finished=True) == []
-
-
-async def _is_over(case: Case) -> bool:
-    return nothing_left(await case.state())
 
 
 async def _is_dead(case: Case) -> bool:
@@ -108,7 +104,7 @@ async def test_retries_wait_where_they_are_count_or_do_not_and_tell_the_handler(
             raise Retry("later", delay=0.01, counts=len(seen) == 3)
 
     async with holding(in_place(server)), working(server, handle):
-        await wait_until(lambda: _is_over(case), "the job is done")
+        await wait_until(case.is_over, "the job is done")
     assert [one[:2] for one in seen] == [(1, 0), (1, 1), (1, 2), (2, 0)]
     assert [one[2] for one in seen] == sorted({one[2] for one in seen})
     case.starts, case.completions = [Execution(job)] * 4, [Execution(job)]
@@ -136,7 +132,7 @@ async def test_quarantined_jobs_run_one_at_a_time_and_the_poison_alone_is_given_
                 await wait_until(lambda: _is_dead(case), "it is given up")
             else:
                 await client.xack("orders", "billing", one)
-        await wait_until(lambda: _is_over(case), "nothing is left")
+        await wait_until(case.is_over, "nothing is left")
     assert sorted(out) == sorted(jobs)
     assert [letter.job for letter in (await case.state()).dead] == [out[1]]
     case.completions = [Execution(job) for job in jobs]
@@ -144,7 +140,7 @@ async def test_quarantined_jobs_run_one_at_a_time_and_the_poison_alone_is_given_
     assert await case.violations(poison=frozenset({out[1]})) == []
 
 
-async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, client: Redis) -> None:
+async def test_a_paused_owner_has_its_verdicts_rejected(server: RedisServer, client: Redis) -> None:
     case = await Case.prepared(server, client)
     [job] = await case.enqueue(1)
     gate, started = anyio.Event(), anyio.Event()
@@ -165,7 +161,7 @@ async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, clie
         await wait_until(lambda: ready_there(case), "it is given back")
         assert await claim(case) == [(job, 1)]
         gate.set()
-        await wait_until(lambda: case.events(EventName.REFUSED), "the late verdict is refused")
+        await wait_until(lambda: case.events(EventName.REJECTED), "the late verdict is rejected")
         assert owner != "plain"
         assert await case.pending() == [(job, "plain", 2)]
 
@@ -188,7 +184,7 @@ async def test_what_is_deleted_while_it_waits_is_told_and_leaves_nothing(
         await wait_until(lambda: all_ready(case, 1), "the quarantined job, which had left its entry, is ready")
         [(one, _)] = await claim(case)
         await client.xack("orders", "billing", one)
-        await wait_until(lambda: _is_over(case), "nothing is kept for them")
+        await wait_until(case.is_over, "nothing is kept for them")
     assert sorted(event.job for event in await case.events(EventName.LOST_PAYLOAD)) == sorted(ready)
     [released] = [event for event in await case.events(EventName.RECOVERED) if event.data["reason"] == "released"]
     assert [released.job] == quarantined
@@ -215,7 +211,7 @@ async def test_the_policy_changes_under_way_and_back_and_nothing_is_lost(
     async with holding(quick_settings(server, redelivery=other)):
         await wait_until(lambda: _copied(case), "what was ready in place is copied")
     async with holding(in_place(server)), working(server, handler, concurrency=4):
-        await wait_until(lambda: _is_over(case), "all jobs are settled")
+        await wait_until(case.is_over, "all jobs are settled")
     assert sorted(job.job for job in handler.starts) == sorted([*first, *second])
     case.starts, case.completions = handler.starts, handler.completions
     assert await case.violations(finished=True) == []

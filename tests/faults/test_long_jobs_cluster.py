@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.history import read_events, read_state
+from reaper.drill.history import read_events
 from tests.faults import scene
 from tests.faults.deliveries import read_long_ago
 from tests.support.beats import let_beat
@@ -57,7 +57,7 @@ async def nobody_is_robbed(cluster: Cluster, keys: GroupKeys, recovery: str, fau
         await client.xgroup_create(keys.stream, keys.group, "0", mkstream=True)
         await let_beat(client, keys)
         for _ in range(2 if recovery == REAPER else 0):
-            await running.enter_async_context(scene.running_reaper(cluster.url, groups=keys.pair, **times))
+            await running.enter_async_context(scene.running_reaper(cluster.url, groups=keys.name, **times))
         settings = {"stream": keys.stream, "recovery": recovery, "visibility_timeout": visibility_s}
         for _ in range(WORKERS):
             worker = scene.running_worker(cluster.url, handler, concurrency=SLOTS, **settings)
@@ -76,14 +76,10 @@ async def nobody_is_robbed(cluster: Cluster, keys: GroupKeys, recovery: str, fau
         async def dead_are_ready() -> bool:
             return dead <= await recovered()
 
-        async def nothing_left() -> bool:
-            state = await read_state(client, keys)
-            return not (state.ready or state.pending or state.scheduled or state.released)
-
         await wait_until(dead_are_ready, "the dead worker's jobs are recovered")
         assert await recovered() == dead
         handler.open_gate()
-        await wait_until(nothing_left, "all jobs are done")
+        await scene.nothing_left(client, keys)
     assert {job: times for job, times in scene.times(handler.starts).items() if times > 1} == {}
     assert {done.job for done in handler.completions} == live | dead
 

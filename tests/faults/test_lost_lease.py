@@ -83,14 +83,14 @@ async def test_a_late_write_finds_no_open_door_where_the_lease_was(
     await claimed(tmp_path, "recover.before_write")
     await deleted(case)
     first.resume()
-    await wait_until(lambda: case.events(EventName.REFUSED), "the write is refused")
+    await wait_until(lambda: case.events(EventName.FENCED), "the write is fenced")
     await wait_until(lambda: _was_recovered(case, jobs[-1]), "the jobs are recovered")
     assert await case.recovered() == {job: [2] for job in jobs}
-    (refused, *_) = await case.events(EventName.REFUSED)
-    assert (refused.data["token"], refused.data.get("lease", "")) == (1, "")
+    (fenced, *_) = await case.events(EventName.FENCED)
+    assert (fenced.data["token"], fenced.data.get("lease", "")) == (1, "")
 
 
-async def test_a_late_write_of_an_earlier_term_is_refused_though_the_same_replica_holds_the_lease_again(
+async def test_a_late_write_of_an_earlier_term_is_fenced_though_the_same_replica_holds_the_lease_again(
     case: Case, client: Redis, proxy: StartProxy
 ) -> None:
     through = await proxy(case.server)
@@ -106,37 +106,15 @@ async def test_a_late_write_of_an_earlier_term_is_refused_though_the_same_replic
         assert replica_of(before) == replica_of(again) == replica.reaper.replica_id
         held.release()
 
-        async def refused() -> bool:  # another write may have met the missing lease
-            return any(event.data.get("lease") == again for event in await case.events(EventName.REFUSED))
+        async def fenced() -> bool:  # another write may have met the missing lease
+            return any(event.data.get("lease") == again for event in await case.events(EventName.FENCED))
 
-        await wait_until(refused, "the late write is refused")
+        await wait_until(fenced, "the late write is fenced")
     assert await case.recovered() == {job: [2] for job in jobs}
-    assert {event.data["token"] for event in await case.events(EventName.REFUSED)} == {1}
+    assert {event.data["token"] for event in await case.events(EventName.FENCED)} == {1}
 
 
 # ---- all that is ours
-
-
-async def test_where_the_group_forgets_its_terms_they_are_counted_anew_and_the_old_holder_is_refused(
-    case: Case, client: Redis, processes: Processes, tmp_path: Path
-) -> None:
-    jobs = await case.stalled(3)
-    arm(tmp_path, "recover.before_write", "stop")
-    first = start_replica(processes, case.server, failpoints=tmp_path)
-    await claimed(tmp_path, "recover.before_write")
-    earlier = replica_of(await case.holder())
-    await client.delete(*(key for key in await client.keys("*") if key != b"orders"))
-    async with holding(quick_settings(case.server), before=earlier) as second:
-        await wait_until(lambda: _was_recovered(case, jobs[-1]), "the jobs are recovered")
-        holder = await case.holder()
-        first.resume()
-
-        async def refused() -> bool:
-            return any(event.data.get("lease") == holder for event in await case.events(EventName.REFUSED))
-
-        await wait_until(refused, "the write of the first is refused")
-        assert (await case.holder(), second.reaper.held) == (holder, 1)
-    assert await case.recovered() == {job: [1] for job in jobs}
 
 
 # ---- two namespaces

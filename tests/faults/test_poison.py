@@ -11,16 +11,14 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.promises import Execution
+from tests.faults.quarantine_program import KILL, LEDGER
 from tests.faults.reapers import (
     VISIBILITY_MS,
     Case,
     holding,
-    nothing_left,
     quick_settings,
 )
 from tests.support.knobs import HURRY
-from tests.support.notes import read_notes
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim, in_matrix
@@ -31,7 +29,6 @@ pytestmark = pytest.mark.anyio
 
 BATCH = 64
 MAX_DELIVERIES = 3
-LEDGER = "ledger"
 
 Start = Callable[[str], Running]
 """Starts a worker of this name."""
@@ -39,6 +36,7 @@ Start = Callable[[str], Running]
 
 @pytest.fixture
 async def case(server: RedisServer, client: Redis) -> Case:
+    await client.set(KILL, "at once")
     return await Case.prepared(server, client)
 
 
@@ -66,8 +64,8 @@ def start_ours(processes: Processes, case: Case, *words: str) -> Running:
     *flags, name = words
     place = ("--redis-url", case.server.url, "--stream", case.keys.stream, "--group", case.keys.group)
     return processes.worker(
-        "tests.faults.poisoned_program", *place, "--concurrency", str(BATCH), *flags,
-        env={"LEDGER": LEDGER, **HURRY}, name=name,
+        "tests.faults.quarantine_program", *place, "--concurrency", str(BATCH), *flags,
+        env=HURRY, name=name,
     )  # fmt: skip
 
 
@@ -101,19 +99,6 @@ async def enqueue_batch(case: Case, position: int) -> str:
     return poison
 
 
-async def all_over(case: Case) -> None:
-    """Wait until no job is left, and take over what the workers noted."""
-
-    async def over() -> bool:
-        return nothing_left(await case.state())
-
-    await wait_until(over, "all jobs are settled or dead-lettered")
-    jobs = {pairs[0][1].decode(): job for job, pairs in case.enqueued.items()}  # by number, as workers note them
-    starts, completions = await read_notes(case.client, LEDGER)
-    case.starts = [Execution(jobs[start.job]) for start in starts]
-    case.completions = [Execution(jobs[done.job]) for done in completions]
-
-
 async def only_the_poison_was_given_up(case: Case, poison: str) -> None:
     """Check the result at the end."""
     starts = Counter(start.job for start in case.starts)
@@ -138,7 +123,7 @@ async def test_in_a_burst_read_by_a_bare_worker_the_poison_alone_is_given_up(
             await wait_until(whole_batch_is_ready, "the whole batch is ready")
             await dies(case, bare_worker("w1"), "w1")
         async with supervised(case, bare_worker, "w1"):
-            await all_over(case)
+            await case.all_over(LEDGER)
     await only_the_poison_was_given_up(case, poison)
     assert len(await case.events(EventName.QUARANTINED)) == BATCH, "the neighbours went down with the poison twice"
 
@@ -154,7 +139,7 @@ async def test_in_a_burst_read_by_a_worker_of_ours_the_poison_alone_is_given_up(
     poison = await enqueue_batch(case, BATCH // 2)
     settings = quick_settings(case.server, redelivery=redelivery)
     async with holding(settings), supervised(case, our_worker, "w1"):
-        await all_over(case)
+        await case.all_over(LEDGER)
     await only_the_poison_was_given_up(case, poison)
     assert len(await case.events(EventName.QUARANTINED)) > 1, "it took others along"
 
@@ -166,7 +151,7 @@ async def test_among_jobs_of_embedded_workers_the_poison_alone_is_given_up(
     flags = ("--recovery", "embedded", "--redelivery", redelivery, "--visibility-timeout", str(VISIBILITY_MS // 1000))
     poison = await enqueue_batch(case, BATCH // 2)
     async with supervised(case, partial(start_ours, processes, case, *flags), "w1", "w2"):
-        await all_over(case)
+        await case.all_over(LEDGER)
     await only_the_poison_was_given_up(case, poison)
 
 
@@ -185,7 +170,7 @@ async def under_steady_load(case: Case, start: Start) -> None:
                 return bool((await case.state()).dead)
 
             await wait_until(given_up, "the poison is given up")
-        await all_over(case)
+        await case.all_over(LEDGER)
     await only_the_poison_was_given_up(case, poison)
 
 

@@ -8,11 +8,10 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.promises import Execution
 from tests.faults.quarantine_program import KILL, LEDGER
-from tests.faults.reapers import Case, holding, nothing_left, quick_settings
+from tests.faults.reapers import Case, holding, quick_settings
 from tests.support.modes import EMBEDDED_IN_PLACE, mode_settings
-from tests.support.notes import read_endings, read_notes
+from tests.support.notes import read_notes
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim, in_matrix
@@ -85,20 +84,6 @@ async def started(case: Case) -> int:
     return len((await read_notes(case.client, LEDGER))[0])
 
 
-async def all_over(case: Case) -> None:
-    """Wait until no job is left, and take over what the workers noted."""
-
-    async def over() -> bool:
-        return nothing_left(await case.state())
-
-    await wait_until(over, "all jobs are settled or dead-lettered", 30)
-    jobs = {pairs[0][1].decode(): job for job, pairs in case.enqueued.items()}  # by number, as workers note them
-    starts, completions = await read_notes(case.client, LEDGER)
-    case.starts = [Execution(jobs[start.job]) for start in starts]
-    case.completions = [Execution(jobs[done.job]) for done in completions]
-    case.endings = [Execution(jobs[end.job]) for end in await read_endings(case.client, LEDGER)]
-
-
 async def the_poison_alone_was_given_up(case: Case, poison: str) -> None:
     """Check the state after the end of all jobs."""
     assert await case.violations(finished=True, poison=frozenset({poison}), max_deliveries=MAX_DELIVERIES) == []
@@ -126,7 +111,7 @@ async def test_workers_that_are_stopped_while_a_poison_quarantined_job_is_out_ta
             assert await worker.wait() == 0
         await case.client.set(KILL, "now")
         async with kept_alive(start):
-            await all_over(case)
+            await case.all_over(LEDGER)
     await the_poison_alone_was_given_up(case, poison)
 
 
@@ -138,5 +123,5 @@ async def test_quarantined_jobs_whose_service_is_down_are_not_taken_along_by_a_p
     jobs = await quarantined(case, down, down, poison, down, down)
     await case.client.set(KILL, "now")
     async with served(case, processes, mode) as start, kept_alive(start):
-        await all_over(case)
+        await case.all_over(LEDGER)
     await the_poison_alone_was_given_up(case, jobs[2])

@@ -61,13 +61,13 @@ async def owners(client: Redis) -> set[str]:
     return {row[1].decode() for row in rows}
 
 
-async def refusals(client: Redis, number: int) -> None:
-    """Wait until so many refused settlements were journalled."""
+async def rejections(client: Redis, number: int) -> None:
+    """Wait until so many rejected settlements were journalled."""
 
     async def journalled() -> bool:
-        return len(await scene.events(client, "refused")) >= number
+        return len(await scene.events(client, "rejected")) >= number
 
-    await wait_until(journalled, f"{number} settlements are refused")
+    await wait_until(journalled, f"{number} settlements are rejected")
 
 
 @asynccontextmanager
@@ -106,32 +106,6 @@ async def pause_and_succeed(processes: Processes, server: RedisServer, client: R
     return [first, second]
 
 
-async def test_a_paused_process_whose_jobs_were_made_ready_for_its_successor_cannot_settle_them(
-    server: RedisServer, client: Redis, processes: Processes
-) -> None:
-    await scene.create_group(client)
-    enqueued = await scene.enqueue(client, JOBS, hold="")
-    async with recovering(server, "reaper"):
-        first, second = await pause_and_succeed(processes, server, client, "reaper")
-        (second_consumer,) = await owners(client)
-        await open_gate(client, first)
-        first.resume()
-        await refusals(client, JOBS)
-        assert await owners(client) == {second_consumer}, "what the second one runs is still its own"
-        assert await scene.events(client, "acked") == []
-
-        await open_gate(client, second)
-        await scene.nothing_left(client)
-    acked = await scene.events(client, "acked")
-    assert {event.job: event.data["consumer"] for event in acked} == dict.fromkeys(enqueued, second_consumer)
-    assert len(acked) == len(enqueued)
-    refused = await scene.events(client, "refused")
-    assert scene.times(refused) == dict.fromkeys(enqueued, 1)
-    assert second_consumer not in {event.data["consumer"] for event in refused}
-    assert scene.times(await scene.events(client, "recovered")) == dict.fromkeys(enqueued, 1)
-    assert await violations(client, enqueued, finished=True) == []
-
-
 @pytest.mark.parametrize("recovery", ["embedded", by_claim(EMBEDDED_IN_PLACE)])
 async def test_of_a_paused_process_and_its_successor_that_took_its_jobs_where_they_are_the_first_to_end_settles_them(
     server: RedisServer, client: Redis, processes: Processes, recovery: str
@@ -147,9 +121,9 @@ async def test_of_a_paused_process_and_its_successor_that_took_its_jobs_where_th
     assert scene.times(acked) == dict.fromkeys(enqueued, 1)
     assert second_consumer not in {event.data["consumer"] for event in acked}
     await open_gate(client, second)
-    await refusals(client, JOBS)
-    refused = await scene.events(client, "refused")
-    assert sorted((event.job, event.data["consumer"]) for event in refused) == [
+    await rejections(client, JOBS)
+    rejected = await scene.events(client, "rejected")
+    assert sorted((event.job, event.data["consumer"]) for event in rejected) == [
         (job, second_consumer) for job in enqueued
     ]
     assert scene.times(await scene.events(client, "acked")) == dict.fromkeys(enqueued, 1)
@@ -174,7 +148,7 @@ async def test_a_paused_process_whose_jobs_were_recovered_cannot_settle_them(
         await handler.has_started(JOBS)
         await open_gate(client, worker)
         worker.resume()
-        await refusals(client, JOBS)
+        await rejections(client, JOBS)
         assert await scene.events(client, "acked") == [], "the jobs are still under way"
         handler.open_gate()
         await scene.nothing_left(client)
@@ -200,9 +174,9 @@ async def test_a_process_that_was_paused_between_reading_and_running_runs_nothin
         await scene.nothing_left(client)
         await open_gate(client, first)
         first.resume()
-        await refusals(client, 4)
+        await rejections(client, 4)
     counts = await scene.count_events(client)
-    assert (counts["acked"], counts["refused"], counts["recovered"]) == (10, 4, 4)
+    assert (counts["acked"], counts["rejected"], counts["recovered"]) == (10, 4, 4)
     assert await violations(client, enqueued, finished=True) == []
 
 
@@ -228,7 +202,7 @@ async def test_a_paused_process_that_wakes_and_joins_again_settles_nothing_that_
         await wait_until(lambda: has_word(client, first_consumer), "it joins again")
         await open_gate(client, first)
         # It extends its deliveries at once. Some may be rejected before they are settled.
-        await wait_until(lambda: first.output.count("settlement rejected") >= JOBS, "it is refused all of them")
+        await wait_until(lambda: first.output.count("settlement rejected") >= JOBS, "it is rejected all of them")
     acked = await scene.events(client, "acked")
     assert scene.times(acked) == dict.fromkeys(enqueued, 1)
     assert first_consumer not in {event.data["consumer"] for event in acked}

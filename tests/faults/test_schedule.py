@@ -62,17 +62,6 @@ async def newest_letter(client: Redis) -> Any:
 # ---- jobs run when they are due
 
 
-async def test_delayed_jobs_run_once_each(server: RedisServer, client: Redis) -> None:
-    handler = scene.Handler()
-    async with scene.running_reaper(server.url) as reaper, scene.running_worker(server.url, handler):
-        await scene.holds(reaper)
-        enqueued = await enqueue_later(client, 300)
-        await handler.has_started(300)
-        await scene.nothing_left(client)
-    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
-    await faultless(client, enqueued, handler)
-
-
 async def test_a_job_that_fails_is_tried_again_after_its_backoff_until_its_limit(
     server: RedisServer, client: Redis
 ) -> None:

@@ -1,6 +1,9 @@
 """Redis is full of clients, loads its data, was demoted, or is a replica: one sentence, nobody dies, work goes on."""
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -13,6 +16,7 @@ from tests.conftest import StartServer
 from tests.faults import scene
 from tests.support.servers import RedisServer, free_port, version_of
 from tests.support.waiting import wait_until
+from workers import Worker
 from workers.protocol.connection import commands_client
 
 pytestmark = pytest.mark.anyio
@@ -34,11 +38,21 @@ def is_told_once(caplog: pytest.LogCaptureFixture, why: str, consumer: str) -> b
     return told == 1 or told == 2 == len(lines_with(caplog, "Redis answers again", consumer))
 
 
-async def test_a_server_that_lets_no_more_clients_in(
-    start_server: StartServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    server, handler = start_server(), scene.Handler()
-    async with commands_client(server.url, max_connections=1) as admin:
+@dataclass
+class Group:
+    """A group with a worker that runs jobs, and a reaper, while the server is not well."""
+
+    admin: Redis
+    worker: Worker
+    reaper: Reaper
+    handler: scene.Handler
+
+
+@asynccontextmanager
+async def outlasting(server: RedisServer, max_connections: int = 10) -> AsyncIterator[Group]:
+    """Run a group in which jobs are held while the block lasts. After it they are settled, and further jobs are."""
+    handler = scene.Handler()
+    async with commands_client(server.url, max_connections=max_connections) as admin:
         await scene.create_group(admin)
         enqueued = await scene.enqueue(admin, 5, hold="")
         async with (
@@ -47,18 +61,26 @@ async def test_a_server_that_lets_no_more_clients_in(
         ):
             await scene.holds(reaper)
             await handler.has_started(5)
-            await admin.config_set("maxclients", "1")
-            for kind in ("normal", "pubsub"):
-                await admin.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
-            await wait_until(lambda: lines_with(caplog, "max number of clients", worker.consumer), "it is told")
-            await wait_until(lambda: misses(reaper), "the reaper notices")
-            handler.open_gate()
-            await admin.config_set("maxclients", "10000")
+            yield Group(admin, worker, reaper, handler)
             enqueued |= await scene.enqueue(admin, 5)
             await scene.nothing_left(admin)
             await scene.holds(reaper)
         assert await scene.violations(admin, enqueued, [handler], finished=True) == []
-    assert is_told_once(caplog, "max number of clients reached", worker.consumer)
+
+
+async def test_a_server_that_lets_no_more_clients_in(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with outlasting(start_server(), max_connections=1) as group:
+        await group.admin.config_set("maxclients", "1")
+        for kind in ("normal", "pubsub"):
+            await group.admin.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+        consumer = group.worker.consumer
+        await wait_until(lambda: lines_with(caplog, "max number of clients", consumer), "it is told")
+        await wait_until(lambda: misses(group.reaper), "the reaper notices")
+        group.handler.open_gate()
+        await group.admin.config_set("maxclients", "10000")
+    assert is_told_once(caplog, "max number of clients reached", consumer)
 
 
 async def test_a_server_that_loads_its_data(
@@ -66,30 +88,17 @@ async def test_a_server_that_loads_its_data(
 ) -> None:
     asks_for_debug = (version_of(binary) or ()) >= (7,)
     server = start_server(**({"enable-debug-command": "yes"} if asks_for_debug else {}))
-    handler = scene.Handler()
-    async with commands_client(server.url) as admin:
-        await scene.create_group(admin)
-        await admin.mset({f"ballast:{n}": "x" * 60_000 for n in range(500)})
-        enqueued = await scene.enqueue(admin, 5, hold="")
-        async with (
-            scene.running_reaper(server.url, lease_ttl=1) as reaper,
-            scene.running_worker(server.url, handler) as worker,
-        ):
-            await scene.holds(reaper)
-            await handler.has_started(5)
-            await admin.config_set("rdbcompression", "no")  # after each 2 MB that it loads, it answers who asks
-            await admin.config_set("key-load-delay", "20000")
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_reload, server)
-                await wait_until(lambda: misses(reaper), "the reaper notices")
-                handler.open_gate()
-                await wait_until(lambda: lines_with(caplog, "loading the dataset", worker.consumer), "it is told")
-                await _endure(server, "CONFIG", "SET", "key-load-delay", "0")
-            enqueued |= await scene.enqueue(admin, 5)
-            await scene.nothing_left(admin)
-            await scene.holds(reaper)
-        assert await scene.violations(admin, enqueued, [handler], finished=True) == []
-    assert is_told_once(caplog, "loading the dataset", worker.consumer)
+    async with outlasting(server) as group, anyio.create_task_group() as tasks:
+        await group.admin.mset({f"ballast:{n}": "x" * 60_000 for n in range(500)})
+        await group.admin.config_set("rdbcompression", "no")  # after each 2 MB that it loads, it answers who asks
+        await group.admin.config_set("key-load-delay", "20000")
+        consumer = group.worker.consumer
+        tasks.start_soon(_reload, server)
+        await wait_until(lambda: misses(group.reaper), "the reaper notices")
+        group.handler.open_gate()
+        await wait_until(lambda: lines_with(caplog, "loading the dataset", consumer), "it is told")
+        await _endure(server, "CONFIG", "SET", "key-load-delay", "0")
+    assert is_told_once(caplog, "loading the dataset", consumer)
 
 
 async def _reload(server: RedisServer) -> None:
@@ -98,7 +107,7 @@ async def _reload(server: RedisServer) -> None:
 
 
 async def _endure(server: RedisServer, *words: str) -> None:
-    """Send a command that a server which loads may refuse."""
+    """Send a command that a server which loads may reject."""
     async with commands_client(server.url) as client:
         try:
             await client.execute_command(*words)
@@ -106,33 +115,16 @@ async def _endure(server: RedisServer, *words: str) -> None:
             return
 
 
-def told_of_a_replica(caplog: pytest.LogCaptureFixture, consumer: str) -> list[str]:
-    """Return what a worker logs about a server that takes no writes."""
-    return lines_with(caplog, "read only replica", consumer)
-
-
 async def test_a_master_that_is_demoted(start_server: StartServer, caplog: pytest.LogCaptureFixture) -> None:
-    server, handler = start_server(), scene.Handler()
-    async with commands_client(server.url) as admin:
-        await scene.create_group(admin)
-        enqueued = await scene.enqueue(admin, 5, hold="")
-        async with (
-            scene.running_reaper(server.url, lease_ttl=1) as reaper,
-            scene.running_worker(server.url, handler) as worker,
-        ):
-            await scene.holds(reaper)
-            await handler.has_started(5)
-            await admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
-            handler.open_gate()
-            await wait_until(lambda: told_of_a_replica(caplog, worker.consumer), "the worker tells")
-            await wait_until(lambda: lines_with(caplog, "cannot reach Redis", "read only replica"), "the reaper tells")
-            await wait_until(lambda: misses(reaper), "the reaper notices")
-            await admin.execute_command("REPLICAOF", "NO", "ONE")
-            enqueued |= await scene.enqueue(admin, 5)
-            await scene.nothing_left(admin)
-            await scene.holds(reaper)
-        assert await scene.violations(admin, enqueued, [handler], finished=True) == []
-    told = told_of_a_replica(caplog, worker.consumer)
+    async with outlasting(start_server()) as group:
+        consumer = group.worker.consumer
+        await group.admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
+        group.handler.open_gate()
+        await wait_until(lambda: lines_with(caplog, "read only replica", consumer), "the worker tells")
+        await wait_until(lambda: lines_with(caplog, "cannot reach Redis", "read only replica"), "the reaper tells")
+        await wait_until(lambda: misses(group.reaper), "the reaper notices")
+        await group.admin.execute_command("REPLICAOF", "NO", "ONE")
+    told = lines_with(caplog, "read only replica", consumer)
     assert len(told) == len(set(told)), "each once"
 
 

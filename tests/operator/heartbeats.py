@@ -5,7 +5,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from reaper.replicas import GroupReport, Replica
-from tests.scripts.scene import HOLDER
+from tests.scripts.scene import HOLDER, Scene
 from workers.protocol.keys import group_keys, namespace_keys
 
 KEYS = namespace_keys("reaper")
@@ -47,11 +47,21 @@ def a_replica(name: str, *reports: GroupReport, at_ms: int, **values: Any) -> Re
     return Replica(**(usual | values))
 
 
-async def register(client: Redis, *replicas: Replica, pairs: str = GROUP.pair) -> None:
-    """Write heartbeats of replicas that watch ``pairs``."""
+async def register(client: Redis, *replicas: Replica, groups: str = GROUP.name) -> None:
+    """Write heartbeats of replicas that watch ``groups``."""
     for replica in replicas:
         await client.hset(KEYS.replicas, replica.id, replica.to_json())
-        await client.hset(KEYS.groups, replica.id, pairs)
+        await client.hset(KEYS.groups, replica.id, groups)
+
+
+async def serve(scene: Scene, /, **in_force: Any) -> None:
+    """Let ``alice`` serve orders/billing, with heartbeats that are served, and a scan a moment ago."""
+    usual: dict[str, Any] = {"policy": "stream", "visibility_ms": 30_000, "max_deliveries": 3, "recovery": "reaper"}
+    await scene.set_settings(**(usual | in_force))
+    await scene.beats()
+    now = await scene.now_ms()
+    report = a_report(last_scan_ms=now - 200, timers=4, recovered=5)
+    await hold(scene.client, report, now_ms=now)
 
 
 async def hold(client: Redis, *reports: GroupReport, now_ms: int, **values: Any) -> None:

@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from tests.conftest import StartServer
 from tests.operator.conftest import Command, run_command
-from tests.operator.heartbeats import a_report, hold
+from tests.operator.heartbeats import serve
 from tests.scripts.scene import Scene
 from tests.support.servers import RedisServer, shown
 from tests.support.waiting import wait_until
@@ -17,13 +17,6 @@ from workers.protocol.server import knows_claim
 pytestmark = pytest.mark.anyio
 
 PAIR = ("--groups", "orders/billing")
-
-
-async def _served(scene: Scene) -> None:
-    await scene.set_settings(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper")
-    await scene.beats()
-    now = await scene.now_ms()
-    await hold(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
 
 
 async def _wrong(reaper: Command, *words: str) -> list[tuple[str, str]]:
@@ -42,7 +35,7 @@ async def test_a_sound_service_is_0(start_server: StartServer) -> None:
     client = commands_client(server.url)
     scene = Scene(client)
     await scene.prepare()
-    await _served(scene)
+    await serve(scene)
     answer = await run_command(server.url, "doctor")
     await client.aclose()
     assert answer.code == 0, answer.out
@@ -76,7 +69,7 @@ async def test_writes_that_a_failover_can_lose_are_noted(start_server: StartServ
 
 @pytest.mark.contract
 async def test_the_server_is_asked_whether_it_knows_claim(scene: Scene, reaper: Command, server: RedisServer) -> None:
-    await _served(scene)
+    await serve(scene)
     before = await scene.state()
     first = (await reaper("doctor")).out.splitlines()[0]
     can = await knows_claim(scene.client, "absent")
@@ -85,13 +78,13 @@ async def test_the_server_is_asked_whether_it_knows_claim(scene: Scene, reaper: 
 
 
 async def test_several_groups_under_the_wrong_policy_are_found(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     await scene.client.xgroup_create("orders", "audit", "0")
     assert "layout" in await _checks(reaper)
 
 
 async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     until_ms = await scene.now_ms() + 600_000
     registration = f"{until_ms},worker w1: max_deliveries 3 is in force, 9 is set"
     await scene.client.hset(scene.keys.settings, "registration:w1.1", registration)
@@ -102,14 +95,14 @@ async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene,
 async def test_trimming_what_was_never_delivered_is_found_where_redis_remembers(
     scene: Scene, reaper: Command, server: RedisServer
 ) -> None:
-    await _served(scene)
+    await serve(scene)
     await scene.client.xdel("orders", await scene.add())
     assert ("trimming" in await _checks(reaper)) == (server.version >= (7, 0))
 
 
 @pytest.mark.contract
 async def test_the_rights_to_read_are_enough(scene: Scene, server: RedisServer, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     printed = (await reaper("acl", "read-only", *PAIR)).out.splitlines()[1]
     await scene.client.execute_command(*shlex.split(printed))
     answer = await run_command(f"redis://read-only:PASSWORD@127.0.0.1:{server.port}/0", "doctor", *PAIR)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.operator.conftest import Command
 from tests.operator.dead import give_up
-from tests.operator.heartbeats import a_report, hold
+from tests.operator.heartbeats import serve
 from tests.scripts.scene import Scene, entry_id
 from tests.support.servers import url_of
 from workers import Producer
@@ -19,13 +19,6 @@ pytestmark = pytest.mark.anyio
 
 ADVICE = "Check the ID, or name another group with --group."
 USED_UP = "dead-lettered after 3 deliveries, or quarantined again if the last one never began"
-
-
-async def _served(scene: Scene, **in_force: Any) -> None:
-    usual: dict[str, Any] = {"policy": "stream", "visibility_ms": 30_000, "max_deliveries": 3, "recovery": "reaper"}
-    await scene.set_settings(**(usual | in_force))
-    now = await scene.now_ms()
-    await hold(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
 
 
 async def _explained(reaper: Command, job: str) -> dict[str, Any]:
@@ -41,8 +34,7 @@ def _shown(told: dict[str, Any], *names: str) -> list[Any]:
 
 
 async def test_a_pending_job_has_an_owner_and_a_deadline(scene: Scene, reaper: Command) -> None:
-    await _served(scene, visibility_ms=3_600_000)
-    await scene.beats()
+    await serve(scene, visibility_ms=3_600_000)
     entry = await scene.add("n", 1, "reaper.job", "order-1")
     await scene.deliver(entry, consumer="w7", idle_ms=600_000)
     told = await _explained(reaper, "order-1")
@@ -61,7 +53,7 @@ async def test_a_job_whose_id_is_no_text_is_found_as_it_is_shown(scene: Scene, r
     assert _shown(told, "place", "entry_id") == ["pending", entry]
 
 
-async def test_a_job_of_a_pair_that_nobody_watches_is_found_where_the_pair_is_named(
+async def test_a_job_of_a_group_that_nobody_watches_is_found_where_the_group_is_named(
     scene: Scene, reaper: Command
 ) -> None:
     entry = await scene.stalled("n", 1)
@@ -83,8 +75,7 @@ async def test_a_job_of_a_pair_that_nobody_watches_is_found_where_the_pair_is_na
 async def test_what_becomes_of_an_overdue_delivery_depends_on_its_count(
     scene: Scene, reaper: Command, times: int, next_: str
 ) -> None:
-    await _served(scene, policy="retry-stream")
-    await scene.beats()
+    await serve(scene, policy="retry-stream")
     entry = await scene.stalled("n", 1, times=times)
     told = await _explained(reaper, entry)
     assert told["due_in_ms"] == 0
@@ -92,7 +83,7 @@ async def test_what_becomes_of_an_overdue_delivery_depends_on_its_count(
 
 
 async def test_a_longer_visibility_timeout_of_its_own_counts(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     entry = await scene.add("n", 1, "reaper.visibility_ms", 600_000)
     await scene.deliver(entry, idle_ms=60_000)
     told = await _explained(reaper, entry)
@@ -111,8 +102,7 @@ async def test_what_keeps_recovery_from_happening_is_said(scene: Scene, reaper: 
 
 
 async def test_that_no_replica_holds_the_group_is_said(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    await scene.beats()
+    await serve(scene)
     entry = await scene.stalled("n", 1)
     await scene.client.delete(scene.keys.lease)
     (said,) = (await _explained(reaper, entry))["obstacles"]
@@ -120,7 +110,7 @@ async def test_that_no_replica_holds_the_group_is_said(scene: Scene, reaper: Com
 
 
 async def test_a_ready_job_waits_for_a_reader(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     entry = await scene.add()
     told = await _explained(reaper, entry)
     assert _shown(told, "place", "obstacles") == ["ready", ["no consumer reads orders. Start a worker."]]
@@ -128,7 +118,7 @@ async def test_a_ready_job_waits_for_a_reader(scene: Scene, reaper: Command) -> 
 
 
 async def test_a_quarantined_job_is_found_in_the_schedule(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     entries = [await scene.stalled("n", n, "reaper.job", f"order-{n}", times=2) for n in (1, 2)]
     await scene.recover(*entries)
     told = await _explained(reaper, "order-2")
@@ -138,7 +128,7 @@ async def test_a_quarantined_job_is_found_in_the_schedule(scene: Scene, reaper: 
 
 
 async def test_a_dead_job_tells_why_and_how_to_redrive_it(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     letter = await give_up(scene, "n", 1, "reaper.job", "order-1")
     command = f"reaper dead-letters redrive orders/billing {letter}"
     told = await _explained(reaper, "order-1")
@@ -149,7 +139,7 @@ async def test_a_dead_job_tells_why_and_how_to_redrive_it(scene: Scene, reaper: 
 
 
 async def test_a_recovered_job_is_followed_to_its_new_entry(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     old = await scene.stalled("n", 1)
     await scene.recover(old)
     told = await _explained(reaper, old)
@@ -159,14 +149,14 @@ async def test_a_recovered_job_is_followed_to_its_new_entry(scene: Scene, reaper
 
 
 async def test_an_acknowledged_job_is_done(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     entry = await scene.stalled("n", 1)
     await scene.client.xack("orders", "billing", entry)
     assert _shown(await _explained(reaper, entry), "place", "next") == ["settled", "nothing: it is settled"]
 
 
 async def test_a_lost_job_names_the_command_that_gives_it_back(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     entry = await scene.stalled("n", 1, "reaper.job", "order-1")
     await scene.client.xack("orders", "billing", entry)
     lost: dict[Any, Any] = {"event": "lost_delivery", "job": "order-1", "group": "billing", "entry": entry}
@@ -175,14 +165,14 @@ async def test_a_lost_job_names_the_command_that_gives_it_back(scene: Scene, rea
 
 
 async def test_a_job_nobody_knows_is_1(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     people, machines = await reaper("explain", entry_id(99)), await reaper("explain", entry_id(99), "-o", "json")
     assert (people.code, machines.code, machines.data["status"]) == (1, 1, "not_possible")
     assert people.err == f"error: job {entry_id(99)!r} was not found in orders/billing. {ADVICE}\n"
 
 
 async def test_a_job_whose_entry_was_deleted_while_pending_is_not_called_settled(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     entry = await scene.stalled("n", 1)
     await scene.client.xdel(scene.keys.stream, entry)
     await scene.recover(entry)
@@ -191,7 +181,7 @@ async def test_a_job_whose_entry_was_deleted_while_pending_is_not_called_settled
 
 
 async def test_what_comes_from_outside_stays_on_its_line(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     entry = await scene.add("n", 1, "reaper.job", "a\nb")
     await scene.deliver(entry, consumer="w\x1b[31m\n")
     answer = await reaper("explain", entry)
@@ -200,8 +190,7 @@ async def test_what_comes_from_outside_stays_on_its_line(scene: Scene, reaper: C
 
 
 async def test_what_stalls_while_recovery_waits_says_so(scene: Scene, reaper: Command) -> None:
-    await _served(scene, visibility_ms=3_600_000)
-    await scene.beats()
+    await serve(scene, visibility_ms=3_600_000)
     await scene.set_settings(unbroken=await scene.now_ms(), gap=41_000)
     told = await _explained(reaper, await scene.stalled("n", 1))
     assert told["next"].startswith("unless it is settled or extended, recovery waits ")
@@ -224,7 +213,7 @@ async def test_in_embedded_mode_a_worker_recovers_it_and_no_replica_is_missed(sc
 
 
 async def test_a_job_that_was_put_off_tells_when_it_is_due(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     async with Producer("orders", url_of(scene.client)) as producer:
         job = await producer.enqueue({"n": "1"}, job_id="order-1", delay=3_600)
     told = await _explained(reaper, "order-1")
@@ -233,7 +222,7 @@ async def test_a_job_that_was_put_off_tells_when_it_is_due(scene: Scene, reaper:
 
 
 async def test_a_search_that_is_cut_short_says_so(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
+    await serve(scene)
     for number in range(5):
         await scene.add("n", number)
     answer = await reaper("explain", "order-1", "--depth", "3")

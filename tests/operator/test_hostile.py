@@ -12,7 +12,8 @@ from reaper.pipeline.command import show_result
 from reaper.pipeline.progress import ProgressLine
 from reaper.replicas import GroupReport
 from tests.operator.conftest import Command, run_command
-from tests.operator.every import LEAVES
+from tests.operator.every import ASKING, LEAVES
+from tests.operator.every import KEYS as HARMLESS
 from tests.operator.heartbeats import KEYS, SELDOM_MS, a_replica, a_report, register
 from tests.scripts.scene import Scene, entry_id
 from tests.support.hostile import EVIL, EVIL_BYTES, EVIL_NAME, forged_lines, raw_characters
@@ -23,31 +24,19 @@ from workers.runtime.printing import LONGEST_TEXT, printable, styled
 pytestmark = pytest.mark.anyio
 
 STREAM, GROUP = EVIL_NAME, f"bill{EVIL_NAME}"
-PAIR = f"{STREAM}/{GROUP}"
-SETTINGS = ("--groups", PAIR)
+FULL_NAME = f"{STREAM}/{GROUP}"
+SETTINGS = ("--groups", FULL_NAME)
 LETTER = entry_id(900)
 JOB = entry_id(1)
 
+OF_LETTERS = (FULL_NAME, LETTER)
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "replicas": (),
-    "status": SETTINGS,
-    "doctor": SETTINGS,
-    "dead-letters list": (PAIR, *SETTINGS),
-    "dead-letters show": (PAIR, LETTER),
-    "dead-letters redrive": (PAIR, LETTER),
-    "dead-letters delete": (PAIR, "--all", "--yes"),
-    "explain": (JOB, *SETTINGS),
-    "acl": SETTINGS,
-    "drain": (f"alice{EVIL}-1-abc", "--timeout", "0"),
-    "watch add": (PAIR,),
-    "watch list": (),
-    "watch remove": (EVIL_NAME + "/billing",),
-    "groups create": (PAIR,),
-    "groups pause": (PAIR,),
-    "groups requeue": (PAIR, "1-0"),
-    "groups resume": (PAIR,),
-    "groups forget": (PAIR, "--yes"),
-}
+    **{name.removeprefix("reaper "): tuple(FULL_NAME if word == HARMLESS.name else word for word in words)
+       for name, words in ASKING.items()},
+    "dead-letters show": OF_LETTERS, "dead-letters redrive": OF_LETTERS, "explain": (JOB, *SETTINGS),
+    "acl": SETTINGS, "drain": (f"alice{EVIL}-1-abc", "--timeout", "0"), "watch remove": (EVIL_NAME + "/billing",),
+    "groups requeue": (FULL_NAME, "1-0"),
+}  # fmt: skip
 ELSEWHERE = {
     "run": "logs only: tests/telemetry/test_logs.py",
     "drill": "prints what it made up itself, by `show`",
@@ -55,7 +44,6 @@ ELSEWHERE = {
     "compare": "as the drill",
     "pipeline": "prints by `show` and `ProgressLine`: below",
 }
-JSON = sorted(COMMANDS)
 
 
 def test_every_command_is_looked_at() -> None:
@@ -108,7 +96,7 @@ async def test_nothing_from_outside_is_printed_as_it_is(reaper: Command, command
     assert forged_lines(answer.out + answer.err) == []
 
 
-@pytest.mark.parametrize("command", JSON)
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 @pytest.mark.usefixtures("hostile")
 async def test_json_is_ascii_and_exact(reaper: Command, command: str) -> None:
     answer = await reaper(*command.split(), *COMMANDS[command], "-o", "json")
@@ -139,7 +127,7 @@ async def test_json_says_what_is_there(hostile: Scene, reaper: Command) -> None:
     assert shown["reason"] == EVIL_BYTES.decode("utf-8", "backslashreplace")
     assert base64.b64decode(shown["fields"][0][0]["base64"]) == EVIL_BYTES
     assert EVIL in (await reaper("status", "-o", "json")).data["replicas"][0]["id"]
-    assert hostile.keys.pair == PAIR
+    assert hostile.keys.name == FULL_NAME
 
 
 @pytest.mark.usefixtures("hostile")
@@ -177,8 +165,8 @@ async def test_a_redrive_journals_the_reason_as_it_is(hostile: Scene, reaper: Co
 
 
 async def test_questions_are_asked_as_escapes(hostile: Scene, reaper: Command) -> None:
-    purge = await reaper("dead-letters", "delete", PAIR, "--all", typed="no\n")
-    forget = await reaper("groups", "forget", PAIR, typed="n\n")
+    purge = await reaper("dead-letters", "delete", FULL_NAME, "--all", typed="no\n")
+    forget = await reaper("groups", "forget", FULL_NAME, typed="n\n")
     for answer in (purge, forget):
         assert "ord\\u202eers" in answer.err
         assert raw_characters(answer.out + answer.err) == set()

@@ -7,7 +7,7 @@ import pytest
 from tests.docs.json_page import check, examples
 from tests.operator.conftest import run_command
 from tests.operator.dead import give_up
-from tests.operator.every import LEAVES, PAIR
+from tests.operator.every import ASKING, KEYS, LEAVES, PAIR
 from tests.operator.heartbeats import a_report, hold
 from tests.scripts.scene import Scene
 from tests.support.processes import ROOT
@@ -16,24 +16,13 @@ from tests.support.servers import RedisServer
 pytestmark = pytest.mark.anyio
 
 LETTER = "LETTER"
-WORDS: dict[str, tuple[str, ...]] = {
+WORDS: dict[str, tuple[str, ...]] = ASKING | {
     "reaper acl": PAIR,
-    "reaper dead-letters list": ("orders/billing",),
-    "reaper dead-letters delete": ("orders/billing", "--all", "--yes"),
-    "reaper dead-letters redrive": ("orders/billing", "--all"),
-    "reaper dead-letters show": ("orders/billing", LETTER),
-    "reaper doctor": PAIR,
+    "reaper dead-letters list": (KEYS.name,),
+    "reaper dead-letters show": (KEYS.name, LETTER),
     "reaper drain": ("alice-1-abc", "--timeout", "0"),
-    "reaper explain": ("order-17", *PAIR),
     "reaper groups forget": ("mail/sender", "--yes"),
-    "reaper groups create": ("orders/billing",),
-    "reaper groups pause": ("orders/billing",),
-    "reaper groups requeue": ("orders/billing", "1-0"),
-    "reaper groups resume": ("orders/billing",),
-    "reaper replicas": (),
-    "reaper status": PAIR,
-    "reaper watch add": ("orders/billing",),
-    "reaper watch list": (),
+    "reaper groups requeue": (KEYS.name, "1-0"),
     "reaper watch remove": ("mail/sender",),
 }
 ELSEWHERE = {

@@ -91,7 +91,7 @@ async def test_status_of_real_replicas_is_healthy_and_names_them(
     )
 
 
-async def test_every_program_refuses_a_replica_and_none_waits_for_ever(
+async def test_every_program_rejects_a_replica_and_none_waits_for_ever(
     processes: Processes, start_server: StartServer
 ) -> None:
     server = start_server()

@@ -15,19 +15,12 @@ from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy, StartServer
 from tests.operator.conftest import Command, run_command
 from tests.operator.dead import give_up
-from tests.operator.heartbeats import KEYS, SELDOM_MS, a_replica, a_report, hold, register
+from tests.operator.heartbeats import KEYS, SELDOM_MS, a_replica, a_report, register, serve
 from tests.scripts.scene import HOLDER, Scene
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
-
-
-async def _healthy(scene: Scene) -> None:
-    now = await scene.now_ms()
-    await scene.set_settings(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper", recovered=12)
-    report = a_report(last_scan_ms=now - 200, timers=4, recovered=5)
-    await hold(scene.client, report, now_ms=now)
 
 
 async def _group(scene: Scene) -> GroupState:
@@ -39,21 +32,22 @@ async def _group(scene: Scene) -> GroupState:
 
 
 async def test_a_healthy_service_is_0(scene: Scene, reaper: Command) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     answer = await reaper("status")
     assert (answer.code, answer.out.splitlines()[-1]) == (0, "healthy")
 
 
 async def _many(scene: Scene, number: int) -> list[str]:
-    """Make groups that alice holds: the reports of the worst are in what she says. Return all pairs."""
+    """Make groups that alice holds: the reports of the worst are in what she says. Return all groups."""
     now = await scene.now_ms()
-    pairs = [f"mail:{at:02}/sender" for at in range(number)]
+    groups = [f"mail:{at:02}/sender" for at in range(number)]
     reports = [
-        a_report(group=pair, pattern="mail:*", last_scan_ms=now, undeliverable=at % 7) for at, pair in enumerate(pairs)
+        a_report(group=group, pattern="mail:*", last_scan_ms=now, undeliverable=at % 7)
+        for at, group in enumerate(groups)
     ]
-    for pair in pairs:
-        await scene.client.xgroup_create(pair.partition("/")[0], "sender", "0", mkstream=True)
-        await scene.client.set(f"{{{pair.partition('/')[0]}}}:lease:sender", HOLDER, px=SELDOM_MS)
+    for group in groups:
+        await scene.client.xgroup_create(group.partition("/")[0], "sender", "0", mkstream=True)
+        await scene.client.set(f"{{{group.partition('/')[0]}}}:lease:sender", HOLDER, px=SELDOM_MS)
     alice = a_replica(
         "alice",
         *worst(reports, now),
@@ -63,15 +57,15 @@ async def _many(scene: Scene, number: int) -> list[str]:
         held=number,
         patterns=count_patterns({"mail:*": (number, len(reports))}, reports, now),
     )
-    await register(scene.client, alice, a_replica("bob", at_ms=now, heartbeat_ms=SELDOM_MS), pairs="\n".join(pairs))
-    return pairs
+    await register(scene.client, alice, a_replica("bob", at_ms=now, heartbeat_ms=SELDOM_MS), groups="\n".join(groups))
+    return groups
 
 
 async def test_of_many_groups_the_worst_are_shown_a_line_each(scene: Scene, reaper: Command) -> None:
-    pairs = await _many(scene, 40)
+    groups = await _many(scene, 40)
     lines = (await reaper("status")).out.splitlines()
     shown = [line.split()[0] for line in lines if line.startswith("mail:")]
-    ranked = sorted(pairs, key=lambda pair: (-(int(pair[5:7]) % 7), pair))
+    ranked = sorted(groups, key=lambda group: (-(int(group[5:7]) % 7), group))
     assert shown == sorted(ranked[:20])
     assert "  patterns  mail:* · holds 40 of 40 groups · undeliverable 34" in lines
     assert "… and 20 more groups: see --group GLOB, or --all" in lines
@@ -80,10 +74,10 @@ async def test_of_many_groups_the_worst_are_shown_a_line_each(scene: Scene, reap
 
 
 async def test_groups_are_shown_by_a_pattern_or_all(scene: Scene, reaper: Command) -> None:
-    pairs = await _many(scene, 40)
+    groups = await _many(scene, 40)
     every, some = [(await reaper("status", "-o", "json", *flags)).data for flags in (("--all",), ("--group", "*:1?/*"))]
-    assert [group["group"] for group in every["groups"]] == pairs
-    assert [group["group"] for group in some["groups"]] == pairs[10:20]
+    assert [group["group"] for group in every["groups"]] == groups
+    assert [group["group"] for group in some["groups"]] == groups[10:20]
     assert (every["left_out"], some["left_out"]) == (0, 30)
     assert some["patterns"] == [{"pattern": "mail:*", "watched": 40, "held": 40, "problems": {"undeliverable": 34}}]
     (replica, _) = some["replicas"]
@@ -93,7 +87,7 @@ async def test_groups_are_shown_by_a_pattern_or_all(scene: Scene, reaper: Comman
 
 
 async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Command) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     await reaper("groups", "pause", "orders/billing")
     answer = await reaper("status")
     assert answer.code == 1
@@ -104,7 +98,7 @@ async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Comman
 
 
 async def test_a_server_that_goes_away_meanwhile_is_3(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     through = await proxy(server)
     through.drop_reply(lambda request: request.command == b"XLEN")
     answer = await run_command(through.url, "status")
@@ -126,7 +120,7 @@ async def test_a_user_without_the_rights_is_told_so(start_server: StartServer) -
 
 
 async def test_the_screen_shows_replicas_holder_and_group(scene: Scene, reaper: Command) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     await scene.deliver(await scene.add(), idle_ms=36_000_000)
     await scene.add()
     await scene.client.zadd(KEYS.drained, {"bob-1-abc": 9_999_999_999_999})
@@ -155,7 +149,7 @@ def test_durations_read_well(milliseconds: int, text: str) -> None:
 
 
 async def test_json_holds_replicas_and_groups(scene: Scene, reaper: Command) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     await give_up(scene)
     data = (await reaper("status", "-o", "json")).data
     assert (data["status"], data["problems"]) == ("healthy", [])
@@ -176,7 +170,7 @@ async def test_json_holds_replicas_and_groups(scene: Scene, reaper: Command) -> 
 
 
 async def test_counts_of_a_group_come_from_redis(scene: Scene) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     await scene.recover(*[await scene.stalled("n", one, times=2) for one in range(3)])  # quarantined
     await give_up(scene)
     await scene.client.zadd(scene.keys.schedule, {"later": 1_900_000_000_000})
@@ -188,7 +182,7 @@ async def test_counts_of_a_group_come_from_redis(scene: Scene) -> None:
 
 
 async def test_ready_and_pending_are_told_with_their_ages(scene: Scene) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     await scene.stalled()
     await scene.add()
     await scene.add()
@@ -203,7 +197,7 @@ async def test_ready_and_pending_are_told_with_their_ages(scene: Scene) -> None:
 @pytest.mark.contract
 async def test_ready_is_what_can_be_read_also_after_entries_were_deleted(scene: Scene) -> None:
     """The server's own count, `lag`, is wrong then on Redis 7.0 and on Valkey 9.1."""
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     added = [await scene.add() for _ in range(2)]
     await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=1)
     assert (await _group(scene)).main.ready == Count(1)
@@ -212,7 +206,7 @@ async def test_ready_is_what_can_be_read_also_after_entries_were_deleted(scene: 
 
 
 async def test_counting_ends_somewhere_and_says_so(scene: Scene) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     pipe = scene.client.pipeline(transaction=False)
     for number in range(MOST_COUNTED + 60):
         pipe.execute_command("XADD", "orders", "*", "n", number)
@@ -223,20 +217,20 @@ async def test_counting_ends_somewhere_and_says_so(scene: Scene) -> None:
 
 
 async def test_large_payloads_are_counted_within_the_budget(scene: Scene) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     added = [await scene.add("blob", b"x" * 200_000) for _ in range(20)]
     await scene.client.xdel("orders", added[3])
     assert (await _group(scene)).main.ready == Count(19)
 
 
 async def test_a_retry_stream_without_a_group_shows_its_entries(scene: Scene) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 1)
     assert (await _group(scene)).retry == SourceState(exists=False, entries=1)
 
 
 async def test_copies_that_wait_while_consumers_stay_away_are_a_problem(scene: Scene) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     await scene.set_settings(visibility_ms=1)
     await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
     read = ("XREADGROUP", "GROUP", "billing", "w1", "NOACK", "STREAMS", scene.keys.retry, ">")
@@ -253,7 +247,7 @@ async def test_copies_that_wait_while_consumers_stay_away_are_a_problem(scene: S
 
 
 async def test_groups_are_those_of_the_settings_and_of_the_replicas(scene: Scene) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     settings = ReaperSettings(groups="orders/audit,orders/billing")
     snapshot = await take_snapshot(scene.client, KEYS, settings.watched)
     assert [group.group for group in snapshot.groups] == ["orders/audit", "orders/billing"]
@@ -271,7 +265,7 @@ async def test_a_stream_that_is_none_is_told_from_one_that_is_missing(client: Re
 
 @pytest.mark.parametrize("command", ["status", "doctor", "explain"])
 async def test_commands_that_look_write_nothing(scene: Scene, reaper: Command, command: str) -> None:
-    await _healthy(scene)
+    await serve(scene, recovered=12)
     entry = await scene.stalled()
     before = await scene.state()
     await reaper(command, *([entry] if command == "explain" else []))

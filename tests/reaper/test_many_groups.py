@@ -10,7 +10,6 @@ from redis.asyncio import Redis
 from reaper.lease import GroupLease, Taken
 from reaper.recovery.scanner import Scanner
 from reaper.service import Reaper
-from reaper.tasks import AT_A_TIME
 from tests.faults.scene import holds, reaper_settings, running_reaper
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -19,6 +18,7 @@ from workers.protocol.meaning import AllInUseError, is_contact_error, is_outage
 
 pytestmark = pytest.mark.anyio
 
+AT_A_TIME = 10
 MANY = 3 * AT_A_TIME
 STREAMS = [f"orders-{number}" for number in range(MANY)]
 
@@ -61,6 +61,7 @@ async def test_groups_have_their_turn(
 ) -> None:
     for stream in STREAMS:
         await client.xgroup_create(stream, "billing", mkstream=True)
+    monkeypatch.setattr("reaper.tasks.AT_A_TIME", AT_A_TIME)
     under_way = most = 0
     gate = anyio.Event()
 

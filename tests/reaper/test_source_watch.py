@@ -57,7 +57,7 @@ class World:
         self.notes = GroupNotes(group)
         context: Any = SimpleNamespace(recoveries=self, reads=self, settings=settings)
         self.wheel, self.tasks = Wheel(), Tasks()
-        self.chores = Chores(self.wheel, self.tasks, group.keys.pair, lambda: None)
+        self.chores = Chores(self.wheel, self.tasks, group.keys.name, lambda: None)
         self.watch = SourceWatch(
             GroupWriter(context, group, Authority("alice", 7)),
             group.keys.stream,

@@ -63,5 +63,5 @@ async def _until_answered(send: Callable[[], Awaitable[_T]], *, adds: bool) -> _
 
 
 def _changed_nothing(error: Exception) -> bool:
-    """Tell whether nothing was sent, or all of it refused."""
+    """Tell whether nothing was sent, or all of it rejected."""
     return isinstance(error, NoMasterError | NotSentError) or is_failover_error(error)

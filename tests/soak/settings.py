@@ -105,7 +105,7 @@ class SoakSettings(DrillSettings):
         return super().has_bare_worker and self.topology == "single"
 
     def check(self, recovery: Recovery) -> None:
-        """Refuse what cannot be played. Raises ConfigurationError."""
+        """Reject what cannot be played. Raises ConfigurationError."""
         super().check(recovery)
         for fault in self.faults_for(recovery):
             if objection := objection_to(fault.kind, Topology(self.topology)):

@@ -79,7 +79,7 @@ async def test_a_redis_that_is_killed_full_or_cuts_everybody_off_costs_no_job(
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("recovery", ["reaper", in_matrix("embedded")])
+@in_either_mode
 async def test_a_chaos_balances_and_what_was_drawn_was_played(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
