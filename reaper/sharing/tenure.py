@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 TAKE = "take the lease"
 RETRY_S = (0.1, 0.5)
-"""Shortest and longest pause after an attempt whose outcome is unknown."""
+"""Shortest and longest pause after an attempt whose outcome is unknown, and after the loss of the lease."""
 UNABLE_S = 1.0
 """Pause before the next attempt on a server that does not support the policy of the group."""
 EXPIRY_JITTER_S = 0.05
@@ -260,7 +260,7 @@ class Tenure:
         self._notes = GroupNotes(self.group, self._context.changed, self._context.logged_groups)
         logger.log(self._level, "lease left: %s", fields(group=self.group.keys.name, token=term.token, reason=reason))
         if reason is EndOfTerm.NOT_OURS:
-            self._wait(0)
+            self._wait(random.uniform(*RETRY_S))
         else:
             self._start(partial(self._leave, term, reason))
 

@@ -84,6 +84,19 @@ async def test_on_a_quiet_queue_jobs_of_a_dead_consumer_run_in_time(server: Redi
     assert await violations(client, enqueued, [handler], finished=True, visibility_ms=500) == []
 
 
+async def test_stalled_jobs_are_claimed_one_by_one_also_that_with_the_last_id_of_all(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    await enqueue(client, 1)
+    await client.xadd(STREAM, {"n": "2"}, id="18446744073709551615-18446744073709551615")
+    await strand(client, 2, overdue=True)
+    handler = Handler()
+    async with running_worker(server.url, handler, concurrency=1, redelivery="retry-stream") as worker:
+        await wait_until(lambda: worker.counts.acked == 2, "both are done")
+    assert await owners(client) == {}
+
+
 async def test_a_worker_without_a_free_slot_makes_stalled_deliveries_ready(server: RedisServer, client: Redis) -> None:
     await create_group(client)
     handler = Handler()
