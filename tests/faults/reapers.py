@@ -242,14 +242,6 @@ class Case:
         """
         return await self.age(LONG_IDLE_MS, *consumers)
 
-    async def taken_from(self, *consumers: str) -> None:
-        """Make the deliveries of dead or paused ``consumers`` overdue, and wait until all of them were recovered."""
-
-        async def hold_nothing() -> bool:
-            return not await self.make_overdue(*consumers)
-
-        await wait_until(hold_nothing, f"nothing is left to {', '.join(consumers)}")
-
     async def lives_on(self, *, thirds: int) -> None:
         """Let so many thirds of a visibility timeout pass for all that is pending, and see it extended each time."""
         await live_on(self.client, self.keys.stream, self.keys.group, VISIBILITY_MS, thirds=thirds)
