@@ -61,7 +61,7 @@ _format_option = format_option("Print text, or only the report as JSON.")
         "reaper drill --recovery embedded --fault kill-worker@4 --fault pause-redis@8+5",
         "reaper drill --redis-url redis://127.0.0.1:6379/5 --workers 8",
         ok="every job has the promised end",
-        no="a job has not, or a write of a stale holder was not rejected",
+        no="a job has not, or a write of an earlier holder was not fenced",
     ),
 )
 @click.option(

@@ -9,10 +9,10 @@ import anyio
 from reaper import failpoints
 from reaper.drill import queries
 from reaper.drill.faults import Fault, FaultKind
-from reaper.drill.ledger import is_stale_write
 from reaper.drill.records import InjectedFault, ProcessRun, Role
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
 from reaper.drill.worker_faults import NOBODY_BUSY, WorkerFaults
+from workers.protocol.events import EventName
 
 FAILPOINT = "recover.before_write"
 """Between deciding and writing, when the holder has chosen the entries to recover and has not sent the call."""
@@ -118,7 +118,7 @@ class HolderFaults:
 
     async def _let_another_hold(self, paused: ProcessRun) -> None:
         tools, stage = self.tools, self.tools.stage
-        at, holder, refused = time.time(), await queries.holder(stage), self._stale_writes()
+        at, holder, fenced = time.time(), await queries.holder(stage), tools.witness.counts[EventName.FENCED]
         fault = InjectedFault(FaultKind.PAUSE_HOLDER, paused.name, at, holder)
         await tools.note(fault, f"the holder {paused.name} is paused between deciding and writing")
 
@@ -132,8 +132,4 @@ class HolderFaults:
         await tools.within(PATIENCE_S, nothing_overdue)
         tools.supervisor.resume(paused)
         tools.over(fault, f"{paused.name} continues, as if it still held the lease")
-        await tools.within(PATIENCE_S, lambda: self._stale_writes() > refused)
-
-    def _stale_writes(self) -> int:
-        """Return how many writes of earlier terms were refused. A replica writes no event when it notices this."""
-        return sum(is_stale_write(event) for event in self.tools.witness.events)
+        await tools.within(PATIENCE_S, lambda: tools.witness.counts[EventName.FENCED] > fenced)

@@ -16,18 +16,13 @@ from reaper.drill.faults import AFTER_PAUSE_S, FaultKind
 from reaper.drill.figures import Healthy, Spread, healthy_jobs, spread
 from reaper.drill.promises import Fate, check_now, early_ms, fates, is_timed, places
 from reaper.drill.records import Effect, InjectedFault, MissedFault, ProcessRun, Role, Step
-from workers.protocol.events import EventName, LifecycleEvent
+from workers.protocol.events import EventName
 from workers.protocol.messages import counted
 from workers.runtime.options import UNREACHABLE_EXIT
 
 MOST_SENTENCES = 5
 """Of one promise."""
 _FAILING = Effect.CUTS | Effect.AWAY
-
-
-def is_stale_write(event: LifecycleEvent) -> bool:
-    """Tell whether a write of an earlier term was refused, because its lease was not there any more."""
-    return event.event == EventName.REFUSED and event.data.get("verb") in ("recover", "move_due")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,7 @@ class Ledger:
     recovery_s: Spread = field(default_factory=Spread)
     overshoot_s: Spread = field(default_factory=Spread)
     early_recoveries: int = 0
-    stale_writes_rejected: int = 0
+    writes_fenced: int = 0
     settlements_rejected: int = 0
     healthy: Healthy = field(default_factory=Healthy)
     faults: tuple[InjectedFault, ...] = ()
@@ -94,8 +89,6 @@ def build_ledger(evidence: Evidence) -> Ledger:
     events = [event for event in evidence.events if event.data.get("reason") != "released"]
     timed = [event for event in events if is_timed(event)]
     late_ms = [event.data["idle_ms"] - event.data.get("visibility_ms", history.visibility_ms) for event in timed]
-    refused = evidence.named(EventName.REFUSED)
-    stale = sum(map(is_stale_write, refused))
     known = {loss.job for loss in losses if loss.forgotten}
     count = Counter(found.values())
     return Ledger(
@@ -111,8 +104,8 @@ def build_ledger(evidence: Evidence) -> Ledger:
         recovery_s=spread(start.recovery_s for start in starts if start.recovery_s is not None),
         overshoot_s=spread(late / 1000 for late in late_ms),
         early_recoveries=sum(early_ms(history, event) > 0 for event in timed),
-        stale_writes_rejected=stale,
-        settlements_rejected=len(refused) - stale,
+        writes_fenced=len(evidence.named(EventName.FENCED)),
+        settlements_rejected=len(evidence.named(EventName.REJECTED)),
         healthy=healthy_jobs(evidence, starts),
         faults=tuple(evidence.faults),
         missed=tuple(evidence.missed),
@@ -123,12 +116,12 @@ def build_ledger(evidence: Evidence) -> Ledger:
 def objections(ledger: Ledger, faults: Iterable[str]) -> list[str]:
     """Return a sentence for each thing that is wrong. ``faults`` are the chosen kinds."""
     unexplained = [start.n for start in ledger.second_starts if start.cause is Cause.UNEXPLAINED]
-    stale_missing = FaultKind.PAUSE_HOLDER in faults and ledger.stale_writes_rejected == 0
+    fence_missing = FaultKind.PAUSE_HOLDER in faults and ledger.writes_fenced == 0
     found = {
         f"{counted(ledger.stuck, 'job is', 'jobs are')} stuck": ledger.stuck,
         f"payloads that did not arrive as they were sent: {_some(ledger.altered)}": ledger.altered,
         f"jobs started again for no reason: {_some(unexplained)}": unexplained,
-        "a holder was to be paused past its lease, and no stale write of it was rejected": stale_missing,
+        "a holder was to be paused past its lease, and no write of it was fenced": fence_missing,
         f"processes that ended by themselves: {_some(ledger.unexpected_ends)}": ledger.unexpected_ends,
     } | {f"{missed.kind} was left out: {missed.why}": True for missed in ledger.missed}
     return [*ledger.violations, *(sentence for sentence, wrong in found.items() if wrong)]

@@ -77,7 +77,7 @@ def as_text(ledger: Ledger, *, recovery: Recovery) -> str:
             ("early recoveries", str(ledger.early_recoveries)),
         ]
     if recovery.by_reapers:
-        rows.append(("stale writes rejected", str(ledger.stale_writes_rejected)))
+        rows.append(("writes fenced", str(ledger.writes_fenced)))
     rows.append(("balanced", "yes" if ledger.balanced else "NO"))
     return "\n".join(f"  {label:<26}{value}" for label, value in rows)
 

@@ -25,7 +25,7 @@ from workers.protocol.scripts import load_script
 from workers.runtime.clock import time_ms
 
 COUNTERS = (
-    "token", "recovered", "refused",
+    "token", "recovered", "fenced",
     "lost_payload", "lost_payload_ms", "lost_delivery", "groups_lost", "groups_lost_ms",
 )  # fmt: skip
 """Fields of the group settings that `GroupState` has under the same name."""

@@ -91,8 +91,8 @@ class GroupState:
     token: int = 0
     """Terms of the group."""
     recovered: int = 0
-    refused: int = 0
-    """Writes that were rejected, because their replica did not hold the lease any more."""
+    fenced: int = 0
+    """Writes that were fenced, because their replica did not hold the lease any more."""
     lost_payload: int = 0
     """Pending entries that were found deleted."""
     lost_payload_ms: int = 0

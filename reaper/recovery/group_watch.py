@@ -270,7 +270,7 @@ class GroupWatch:
     def _call_declined(self, declined: Declined) -> None:
         """Act on a call that a script declined."""
         if declined.reason is DeclineReason.FENCED:
-            self._notes.telemetry.count(instruments.WRITES_REFUSED)
+            self._notes.telemetry.count(instruments.WRITES_FENCED)
             logger.warning(
                 "write fenced, this replica does not hold the lease any more: %s",
                 fields(group=self._keys.pair, token=self._term.token, lease=declined.detail),

@@ -141,7 +141,7 @@ class _Teller:
             "run": run,
             "verb": "ack",
         }
-        self._tell(EventName.REFUSED, **facts)
+        self._tell(EventName.REJECTED, **facts)
         return self
 
     def redrive(self) -> Self:

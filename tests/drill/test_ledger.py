@@ -122,10 +122,11 @@ def test_overshoot_is_measured_past_the_visibility_timeout_and_a_negative_one_is
     assert (ledger.early_recoveries, ledger.recovered) == (2, 5)
 
 
-def test_refused_writes_of_holders_and_refused_settlements_are_counted_apart() -> None:
-    rows = [event("refused", verb=verb) for verb in ("recover", "move_due", "ack", "nack", "ack")]
+def test_fenced_writes_of_holders_and_rejected_settlements_are_counted_apart() -> None:
+    rows = [event("fenced", verb=verb) for verb in ("recover", "move_due")]
+    rows += [event("rejected", verb=verb) for verb in ("ack", "nack", "ack")]
     ledger = build_ledger(evidence([], events=rows))
-    assert (ledger.stale_writes_rejected, ledger.settlements_rejected) == (2, 3)
+    assert (ledger.writes_fenced, ledger.settlements_rejected) == (2, 3)
 
 
 def test_processes_that_ended_by_themselves_are_named() -> None:
@@ -186,7 +187,7 @@ def test_what_is_wrong_is_said_in_a_sentence(ledger: Ledger, objection: str) -> 
     assert objections(ledger, []) == [objection]
 
 
-def test_a_holder_that_was_to_be_paused_must_have_had_a_write_refused() -> None:
-    assert objections(replace(GOOD, stale_writes_rejected=1), list(FaultKind)) == []
+def test_a_holder_that_was_to_be_paused_must_have_had_a_write_fenced() -> None:
+    assert objections(replace(GOOD, writes_fenced=1), list(FaultKind)) == []
     (objection,) = objections(GOOD, [FaultKind.PAUSE_HOLDER])
-    assert "no stale write of it was rejected" in objection
+    assert "no write of it was fenced" in objection

@@ -33,7 +33,7 @@ def tools(tmp_path: Path) -> Toolbox:
     producer, witness = Producer(stage, jobs), Witness(stage)
     producer.enqueued += [Enqueued(n, f"{n}-0", 0.0) for n in range(1, 6)]
     witness.view = View(ready=1, in_flight=2, dead=1, holder="r2-1-77.nonce")
-    witness.counts.update({"recovered": 7, "refused": 2})
+    witness.counts.update({"recovered": 7, "rejected": 2})
     tools = Toolbox(stage, Supervisor(stage.folder), producer, witness)
     tools.begin()
     return tools

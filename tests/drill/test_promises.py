@@ -304,10 +304,10 @@ def test_a_job_that_failed_each_time_may_be_given_up() -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        event("refused", "", mode="reaper", token=1, idle_ms=0),
+        event("fenced", "", mode="reaper", token=1, idle_ms=0),
         event("dead_lettered", "bad", mode="reaper", idle_ms=0, generation=1),
     ],
-    ids=["refused", "given up by its worker"],
+    ids=["fenced", "given up by its worker"],
 )
 def test_what_no_replica_did_is_not_judged_as_if_one_had(told: LifecycleEvent) -> None:
     assert check(with_events(told)) == []

@@ -19,7 +19,7 @@ LEDGER = Ledger(
     duplicates=(Duplicate(1, "1-0", 2, Cause.WORKER_KILLED),),
     recovered=1,
     recovery_s=Spread(1.25, 1.25, 1.25),
-    stale_writes_rejected=1,
+    writes_fenced=1,
     faults=(InjectedFault("kill-holder", "r1-1", 104.0, "r1-1-9.aa"),),
 )
 
@@ -35,7 +35,7 @@ TABLE = """\
   fault to second start     p50 1.250 s, p99 1.250 s, max 1.250 s
   past visibility timeout   -
   early recoveries          0
-  stale writes rejected     1
+  writes fenced             1
   balanced                  yes"""
 
 

@@ -51,7 +51,7 @@ def test_of_many_acks_those_that_came_too_late_are_told_as_such(hands: Hands) ->
     ids = hands.read(A)
     hands.ack(A, ids[1])
     hands.ack(A, *ids)
-    assert [one.event for one in journal(hands.board)] == ["acked", "acked", "refused", "acked"]
+    assert [one.event for one in journal(hands.board)] == ["acked", "acked", "rejected", "acked"]
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_ste
             handler.open_gate()
             await scene.nothing_left(client)
         assert set(scene.times(handler.starts).values()) == {1}
-        assert (worker.counts.acked, worker.counts.refused) == (STRANDED, 0)
+        assert (worker.counts.acked, worker.counts.rejected) == (STRANDED, 0)
 
 
 async def _server_ms(client: Redis) -> int:
@@ -171,6 +171,6 @@ async def test_a_read_that_claims_takes_nothing_from_the_living_after_a_step(
                 holds.open_gate()
                 await scene.nothing_left(client)
             assert owner.process is not None
-            assert owner.process.counts.refused == 0
+            assert owner.process.counts.rejected == 0
     assert scene.times(holds.completions) == dict.fromkeys(held, 1)
     assert scene.times(reads.starts) == dict.fromkeys(more, 1)

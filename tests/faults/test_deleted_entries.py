@@ -51,7 +51,7 @@ async def test_a_running_job_is_stopped_and_named(
     async with scene.running_worker(server.url, handler, **mode_settings(mode)) as worker:
         await handler.has_started(1)
         await delete(client, job)
-        await wait_until(lambda: worker.counts.refused == 1, "the worker is told")
+        await wait_until(lambda: worker.counts.rejected == 1, "the worker is told")
         others = await scene.enqueue(client, 2)
         await wait_until(lambda: worker.counts.acked == 2, "other jobs are run")
     assert {done.job for done in handler.completions} == set(others)
@@ -72,6 +72,6 @@ async def test_the_settlement_of_a_job_that_ends_before_that_is_rejected_and_jou
         await delete(client, job)
 
     async with scene.running_worker(server.url, handle, **mode_settings(mode)) as worker:
-        await wait_until(lambda: worker.counts.refused == 1, "the ack is rejected")
-    [event] = await scene.events(client, "refused")
+        await wait_until(lambda: worker.counts.rejected == 1, "the ack is rejected")
+    [event] = await scene.events(client, "rejected")
     assert (event.job, event.data["verb"]) == (job, "ack")

@@ -148,7 +148,7 @@ async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, clie
         await wait_until(lambda: ready_there(case), "it is given back")
         assert await claim(case) == [(job, 1)]
         gate.set()
-        await wait_until(lambda: case.events(EventName.REFUSED), "the late verdict is refused")
+        await wait_until(lambda: case.events(EventName.REJECTED), "the late verdict is refused")
         assert owner != "plain"
         assert await case.pending() == [(job, "plain", 2)]
 

@@ -44,7 +44,7 @@ async def test_jobs_are_run_recovered_and_dead_lettered(server: RedisServer, cli
         await scene.holds(reaper)
         await scene.nothing_left(client)
     assert (worker.counts.acked, worker.counts.nacked, worker.counts.dead_lettered) == (55, 10, 10)
-    assert (worker.counts.refused, worker.counts.held) == (0, 0)
+    assert (worker.counts.rejected, worker.counts.held) == (0, 0)
     assert await scene.violations(client, enqueued, [handler], journal=False, finished=True) == []
 
 

@@ -58,7 +58,7 @@ async def test_acknowledgements_that_were_not_answered_are_not_taken_for_refused
     assert drop.happened
     assert await scene.count_events(client) == {"acked": 10}
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
-    assert (worker.counts.refused, worker.counts.acked) == (0, 10)
+    assert (worker.counts.rejected, worker.counts.acked) == (0, 10)
 
 
 @pytest.mark.parametrize("nth", [1, 3], ids=["of a nack", "of the dead letter"])
@@ -73,7 +73,7 @@ async def test_a_failed_job_whose_nack_was_not_answered_is_made_ready_once_and_d
         await scene.nothing_left(client)
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 3)
     assert await scene.count_events(client) == {"nacked": 2, "dead_lettered": 1}
-    assert worker.counts.refused == 0
+    assert worker.counts.rejected == 0
     assert await scene.violations(client, enqueued, finished=True) == []
 
 
@@ -171,7 +171,7 @@ async def test_a_network_that_loses_replies_all_the_time_neither_loses_nor_doubl
         handler.open_gate()
         await scene.nothing_left(client)
         tasks.cancel_scope.cancel()
-    assert first.counts.refused + second.counts.refused == 0
+    assert first.counts.rejected + second.counts.rejected == 0
     fails = {letter.job for letter in (await read_state(client, scene.KEYS)).dead}
     assert scene.times(handler.starts) == {job: 3 if job in fails else 1 for job in enqueued}
     assert await scene.violations(client, enqueued, [handler], finished=True, poison=frozenset(fails)) == []

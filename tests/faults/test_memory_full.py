@@ -43,7 +43,7 @@ async def test_workers_settle_whatever_the_verdict(server: RedisServer, client: 
         handler.open_gate()
         await scene.nothing_left(client)
     assert await scene.count_events(client) == {"acked": 110, "nacked": 10, "dead_lettered": 10}
-    assert (worker.counts.refused, worker.counts.held) == (0, 0)
+    assert (worker.counts.rejected, worker.counts.held) == (0, 0)
     assert await scene.violations(client, enqueued, [handler], finished=True) == []
 
 

@@ -60,9 +60,9 @@ async def test_a_network_that_swallows_everything_robs_no_live_worker(
         handler.open_gate()
         await scene.nothing_left(client)
     counts = await scene.count_events(client)
-    refused = await scene.events(client, "refused")  # a call that the holder sent while its lease expired
+    refused = await scene.events(client, "fenced")  # a call that the holder sent while its lease expired
     assert all("token" in event.data for event in refused)
-    assert counts - Counter({"refused": len(refused)}) == {"acked": SLOW_JOBS + STRANDED, "recovered": STRANDED}
+    assert counts - Counter({"fenced": len(refused)}) == {"acked": SLOW_JOBS + STRANDED, "recovered": STRANDED}
     assert {event.job for event in await scene.events(client, "recovered")} == set(stranded)
     assert await scene.violations(client, enqueued, [handler]) == []
 
@@ -85,7 +85,7 @@ async def test_what_ends_during_an_outage_is_settled_once_when_it_is_over(
         await through.mend()
         await scene.nothing_left(client)
     assert await scene.count_events(client) == {"acked": 20, "nacked": 20, "dead_lettered": 10}
-    assert worker.counts.refused == 0
+    assert worker.counts.rejected == 0
     assert await scene.violations(client, enqueued, [handler], finished=True) == []
 
 

@@ -107,7 +107,7 @@ async def test_one_that_blocks_it_past_its_timeout_loses_its_job_and_those_behin
 
     assert said(hung, "start") == jobs[:1]
     assert sorted(said(healthy, "start")) == sorted(jobs)
-    assert await names(case) == {"recovered": 4, "acked": 4, "refused": 1}
+    assert await names(case) == {"recovered": 4, "acked": 4, "rejected": 1}
 
 
 @pytest.mark.parametrize("worker", ["worker", "in_thread"])

@@ -104,7 +104,7 @@ async def test_what_runs_when_its_group_is_destroyed_is_not_settled_twice(server
         await scene.nothing_left(client)
     # The new group starts at the beginning. A running job that is read again continues, and a rejected one
     # is run again.
-    assert (worker.counts.acked, worker.counts.refused) == (5, len(handler.starts) - 5)
+    assert (worker.counts.acked, worker.counts.rejected) == (5, len(handler.starts) - 5)
 
 
 # --- at the start -------------------------------------------------------------------------------------------

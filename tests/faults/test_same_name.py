@@ -65,7 +65,7 @@ async def refusals(client: Redis, number: int) -> None:
     """Wait until so many refused settlements were journalled."""
 
     async def journalled() -> bool:
-        return len(await scene.events(client, "refused")) >= number
+        return len(await scene.events(client, "rejected")) >= number
 
     await wait_until(journalled, f"{number} settlements are refused")
 
@@ -122,7 +122,7 @@ async def test_of_a_paused_process_and_its_successor_that_took_its_jobs_where_th
     assert second_consumer not in {event.data["consumer"] for event in acked}
     await open_gate(client, second)
     await refusals(client, JOBS)
-    refused = await scene.events(client, "refused")
+    refused = await scene.events(client, "rejected")
     assert sorted((event.job, event.data["consumer"]) for event in refused) == [
         (job, second_consumer) for job in enqueued
     ]
@@ -176,7 +176,7 @@ async def test_a_process_that_was_paused_between_reading_and_running_runs_nothin
         first.resume()
         await refusals(client, 4)
     counts = await scene.count_events(client)
-    assert (counts["acked"], counts["refused"], counts["recovered"]) == (10, 4, 4)
+    assert (counts["acked"], counts["rejected"], counts["recovered"]) == (10, 4, 4)
     assert await violations(client, enqueued, finished=True) == []
 
 

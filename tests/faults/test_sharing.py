@@ -98,12 +98,12 @@ async def test_a_holder_that_was_paused_over_its_expiry_writes_nothing_and_gets_
     async with holding(quick_settings(case.server), after=replica_of(holder)):
         await wait_until(case.recovered, "the jobs are recovered")
         first.resume()
-        await first.prints("write rejected, this replica does not hold the lease any more")
+        await first.prints("write fenced, this replica does not hold the lease any more")
         await first.prints("lease taken: group=orders/billing token=3")
         again = await case.holder()
     assert (replica_of(again), again != holder) == (replica_of(holder), True), "in a term of its own"
     assert await case.recovered() == {job: [2] for job in jobs}
-    assert {event.data["token"] for event in await case.events(EventName.REFUSED)} == {1}
+    assert {event.data["token"] for event in await case.events(EventName.FENCED)} == {1}
     assert await case.lease_events() == [("lease_taken", 1), ("lease_taken", 2), ("lease_left", 2), ("lease_taken", 3)]
     assert await left_because(case) == ["handed_over"]
 

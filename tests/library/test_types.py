@@ -27,7 +27,7 @@ from workers import Report, SyncProducer, Worker, WorkerEvent, WorkerSettings
 worker = Worker(
     "orders", "billing", recovery=RecoveryMode.EMBEDDED, redelivery="retry-stream", job_type_field="type", timeout=30
 )
-event: WorkerEvent = "refused"
+event: WorkerEvent = "rejected"
 
 
 @worker.handler

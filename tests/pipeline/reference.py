@@ -77,7 +77,7 @@ class Delivery:
     @property
     def completions(self) -> int:
         return sum(
-            told.event == "acked" or (told.event == "refused" and told.data["verb"] == "ack") for told in self.told
+            told.event == "acked" or (told.event == "rejected" and told.data["verb"] == "ack") for told in self.told
         )
 
     @property
@@ -173,7 +173,7 @@ def unsettled(events: Iterable[Told]) -> set[tuple[str, str, str]]:
     last_word: dict[tuple[str, str], Told] = {}
     open_since: dict[tuple[str, str], bool] = {}
     for told in in_order(events):
-        if not told.job or told.event == "refused":
+        if not told.job or told.event == "rejected":
             continue
         job = (told.data["group"], told.job)
         last_word[job] = told
@@ -222,10 +222,9 @@ def stalls_by_worker(events: Iterable[Told]) -> dict[str, tuple[int, int, int]]:
     return {worker: (len(processes[worker]), ended[worker], stalled[worker]) for worker in ended}
 
 
-def refused(events: Iterable[Told]) -> dict[tuple[str, str], int]:
-    """Return the number of rejected calls by verb and consumer."""
-    verbs = (told.data for told in events if told.event == "refused")
-    return dict(Counter((data["verb"], "replica" if "token" in data else "worker") for data in verbs))
+def late_writes(events: Iterable[Told]) -> dict[tuple[str, str], int]:
+    """Return the number of late writes by event and verb."""
+    return dict(Counter((told.event, told.data["verb"]) for told in events if told.event in ("rejected", "fenced")))
 
 
 def terms(events: Iterable[Told]) -> list[tuple[int, str, int | None, int | None, str, int | None]]:

@@ -45,8 +45,8 @@ def acked(at: int, run: int, delivery: Row, wait: int = 0, late: int = 0, **data
     return settled("acked", at, run, delivery, wait, late, **data)
 
 
-def refused(at: int, run: int, delivery: Row, verb: str = "ack", late: int = 0) -> Row:
-    return settled("refused", at, run, delivery, late=late, verb=verb)
+def rejected(at: int, run: int, delivery: Row, verb: str = "ack", late: int = 0) -> Row:
+    return settled("rejected", at, run, delivery, late=late, verb=verb)
 
 
 def recovered(
@@ -82,14 +82,14 @@ CRASH = [
 
 SLOW = [
     recovered(6_004, 3_004, about("3000", 1), "6004"),
-    refused(6_505, 3_500, about("3000", 1)),
+    rejected(6_505, 3_500, about("3000", 1)),
     acked(9_604, 3_500, about("3000", 2, "6004", consumer="w2")),
 ]
 """Alive, and longer than the visibility timeout: done twice."""
 
 LATE = [
     recovered(7_050, 3_050, about("4000", 1, consumer="w2"), "7050"),
-    refused(7_100, 1_200, about("4000", 1, consumer="w2")),
+    rejected(7_100, 1_200, about("4000", 1, consumer="w2")),
     acked(8_100, 1_000, about("4000", 2, "7050")),
 ]
 """Done in time, and settled too late: done twice."""
@@ -97,27 +97,27 @@ LATE = [
 CUT_OFF = [
     recovered(30_050, 3_050, about("27000", 1), "30050"),
     acked(31_100, 1_000, about("27000", 2, "30050", consumer="w2")),
-    refused(35_000, 1_200, about("27000", 1), late=6_800),
+    rejected(35_000, 1_200, about("27000", 1), late=6_800),
 ]
 """Its worker was cut off from Redis: it began at 27,000, and its word came after those of its successor."""
 
 CUT_OFF_AND_SLOW = [
     recovered(31_030, 3_030, about("28000", 1), "31030"),
     acked(31_150, 100, about("28000", 2, "31030", consumer="w2")),
-    refused(41_000, 3_500, about("28000", 1), late=9_500),
+    rejected(41_000, 3_500, about("28000", 1), late=9_500),
 ]
 """The same, and it would have been too slow anyway."""
 
 LATE_BUT_FIRST = [
     recovered(32_020, 3_020, about("29000", 1), "32020"),
     acked(34_000, 1_500, about("29000", 1), late=3_500),
-    refused(34_100, 2_000, about("29000", 2, "32020", consumer="w2")),
+    rejected(34_100, 2_000, about("29000", 2, "32020", consumer="w2")),
 ]
 """The late word comes before its successor's, and is the one that counts: the first completion wins."""
 
 EARLY = [
     recovered(7_990, 2_990, about("5000", 1), "7990"),
-    refused(8_200, 3_200, about("5000", 1)),
+    rejected(8_200, 3_200, about("5000", 1)),
     acked(11_190, 3_200, about("5000", 2, "7990")),
 ]
 """Recovered 10 too early."""
@@ -184,11 +184,11 @@ UNOWNED = [recovered(22_500, -1, about("19000", 1), "22500"), acked(22_700, 100,
 
 LOST = [event("lost_payload", 23_000, "20000-0", entry="20000-0", delivery=1, generation=0, enqueued_ms=0, token=1)]
 
-STALE = [event("refused", 24_000, verb="recover", token=3, lease="r2.ab@1500")]
+FENCED = [event("fenced", 24_000, verb="recover", token=3, lease="r2.ab@1500")]
 
 STORIES = (
     PLAIN, CRASH, SLOW, LATE, CUT_OFF, CUT_OFF_AND_SLOW, LATE_BUT_FIRST, EARLY, FAILS, WAITS, LEAVES, POISON, COMPANY,
     REDRIVEN, TWICE, TWICE_AT_ONCE, FROM_THE_FUTURE, RECOVERED_ONLY, QUARANTINED, UNOWNED,
-    LOST, STALE,
+    LOST, FENCED,
 )  # fmt: skip
 ALL = [row for story in STORIES for row in story]

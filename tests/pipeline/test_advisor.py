@@ -20,7 +20,7 @@ from tests.docs.json_page import check
 from tests.pipeline import stories
 from tests.pipeline.conftest import Generated
 from tests.pipeline.questions import ask
-from tests.pipeline.stories import Row, about, acked, event, nacked, recovered, refused
+from tests.pipeline.stories import Row, about, acked, event, nacked, recovered, rejected
 from workers.protocol.errors import ConfigurationError
 
 NOW = 1_700_000_000_000
@@ -48,7 +48,7 @@ def test_everything_that_is_known_about_each_group_is_counted(spark: SparkSessio
         recovered(NOW + 20_000, 3_000, delivery(15_000), "20000"),
         recovered(NOW + 30_000, 3_000, delivery(16_000), "30000"),
         # It was alive. It was delivered at 27,500 and settled, too late, at 31,500.
-        refused(NOW + 31_500, 4_000, delivery(16_000)) | {"type": "report"},
+        rejected(NOW + 31_500, 4_000, delivery(16_000)) | {"type": "report"},
     ]
     plain = [
         acked(NOW + 10_500, 400, delivery(10_000)),

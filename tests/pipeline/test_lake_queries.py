@@ -54,13 +54,13 @@ def test_duckdb(generated: Generated, tables: dict[str, Rows], functions: dict[s
     known = tables["duplicate_jobs"][0]["job"]
     assert JOB in story
     events = [row[1] for row in lake.sql(story.replace(JOB, known)).fetchall()]
-    assert {"acked", "refused"} <= set(events)
+    assert {"acked", "rejected"} <= set(events)
 
 
 def test_polars(generated: Generated, tables: dict[str, Rows], functions: dict[str, Any]) -> None:
     assert [row[:2] for row in functions["done"](str(generated.path)).rows()] == jobs_done(tables)
     story = functions["story"](str(generated.path), tables["duplicate_jobs"][0]["job"])
-    assert {"acked", "refused"} <= set(story["event"])
+    assert {"acked", "rejected"} <= set(story["event"])
 
 
 def test_both_have_the_quantiles_of_the_report(

@@ -101,9 +101,9 @@ def test_an_entry_that_tells_of_many_jobs_is_a_row_for_each_as_the_reader_of_jou
         (1, 1, "acked"),
         (2, None, "acked"),
         (3, None, "acked"),
-        (4, 0, "refused"),
+        (4, 0, "rejected"),
         (4, 1, "acked"),
-        (4, 2, "refused"),
+        (4, 2, "rejected"),
     ]
 
 

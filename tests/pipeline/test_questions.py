@@ -11,7 +11,7 @@ from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.report.findings import tables_of
 from tests.pipeline import stories
 from tests.pipeline.questions import ask
-from tests.pipeline.stories import GROUP, JOURNAL, NAMESPACE_JOURNAL, about, acked, event, nacked, recovered, refused
+from tests.pipeline.stories import GROUP, JOURNAL, NAMESPACE_JOURNAL, about, acked, event, nacked, recovered, rejected
 
 FOREIGN = "{mails}:journal"
 Tables = dict[str, Rows]
@@ -111,9 +111,9 @@ def test_jobs_without_an_end_are_named_with_their_last_place(tables: Tables) -> 
 
 def test_lost_payloads_and_rejected_writes_are_counted(tables: Tables) -> None:
     assert picked(tables["lost_payloads"], "stream", "group", "entries") == [(JOURNAL, GROUP, 1)]
-    assert picked(tables["refused_writes"], "verb", "of", "calls") == [
-        ("ack", "worker", 6),
-        ("recover", "replica", 1),
+    assert picked(tables["late_writes"], "event", "verb", "calls") == [
+        ("fenced", "recover", 1),
+        ("rejected", "ack", 6),
     ]
 
 
@@ -182,7 +182,7 @@ def counted(spark: SparkSession) -> Tables:
         acked(1_200, 100, {**about("1000", 1), **second}, wait=70),
         nacked(1_300, 100, about("1200", 1)),
         recovered(1_900, 3_000, {**about("1000", 1), **second}, "1900"),
-        refused(2_000, 900, {**about("1000", 1), **second}),
+        rejected(2_000, 900, {**about("1000", 1), **second}),
         stories.quarantined(2_100, 3_000, about("1000", 2, consumer="w2")),
         stories.released(2_200, about("1000", 2), "2200"),
         recovered(3_100, 3_050, {**about("900", 1), "consumer": "plain"}, "3100"),
@@ -289,7 +289,7 @@ def test_terms_have_holders_ends_and_the_gap_after_them(spark: SparkSession) -> 
         # r2 is killed, so its lease expires, and for a while no replica holds it.
         event("recovered", 7_000, "1", token=6),
         event("dead_lettered", 8_000, "1", token=6),
-        event("refused", 8_900, "1", token=6),  # a write that came too late is no proof
+        event("fenced", 8_900, "1", token=6),  # a write that came too late is no proof
         event("dead_lettered", 9_000 + 1, "1", token=6),  # nor does an event after its successor's first
         event("recovered", 8_500, "1", token=6, stream=OTHER, group=GROUP),  # nor does one of another group
         event("recovered", 8_500, "1", token=6, group="audit"),

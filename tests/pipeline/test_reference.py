@@ -94,7 +94,7 @@ def test_counts_are_those_of_the_reference(told: list[Told], findings: Findings)
     tables = findings.tables
     done = {row["delivery"]: row["jobs"] for row in tables["deliveries_until_done"]}
     assert done == reference.deliveries_until_done(told)
-    assert {(row["verb"], row["of"]): row["calls"] for row in tables["refused_writes"]} == reference.refused(told)
+    assert {(row["event"], row["verb"]): row["calls"] for row in tables["late_writes"]} == reference.late_writes(told)
     counts = ("processes", "deliveries", "stalls")
     workers = {row["worker"]: tuple(row[name] for name in counts) for row in tables["stalls_by_worker"]}
     assert workers == reference.stalls_by_worker(told)
@@ -112,8 +112,8 @@ def test_the_drills_own_ledger_agrees(drill: Drilled, findings: Findings) -> Non
     recoveries = findings.tables["recovery_counts"]
     made_ready = sum(row["recoveries"] for row in recoveries if row["outcome"] != "dead_lettered")
     assert (made_ready, sum(row["early"] for row in recoveries)) == (ledger["recovered"], ledger["early_recoveries"])
-    refused = findings.tables["refused_writes"]
-    assert sum(row["calls"] for row in refused if row["of"] == "replica") == ledger["stale_writes_rejected"]
+    late = findings.tables["late_writes"]
+    assert sum(row["calls"] for row in late if row["event"] == "fenced") == ledger["writes_fenced"]
     assert findings.total("duplicates", "jobs") <= len(ledger["duplicates"])
 
 

@@ -129,7 +129,7 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
         *(stories.acked(NOON_MS + 300, 100, done | {"job": "2-0", "group": None}, wait=5) for _ in range(2)),
         stories.acked(5, 1, stories.about("1", 1)),
         stories.acked(NOON_MS + 86_400_000, 1, stories.about(str(NOON_MS), 1)),
-        stories.event("refused", NOON_MS, "3-0", group=None, verb="ack"),
+        stories.event("rejected", NOON_MS, "3-0", group=None, verb="ack"),
         stories.event("recovered", NOON_MS, "4-0", group=None, idle_ms=3_001, visibility_ms=3_000, token=1),
         stories.event("recovered", NOON_MS, "5-0", idle_ms=3_001, visibility_ms=3_000, token=1, entry="5-0"),
         *(
@@ -166,7 +166,7 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
     overshoots = [row for row in told["recovery_times"] if row["measure"] == "overshoot"]
     assert sorted((row["n"], row["max"]) for row in overshoots) == [(1, 0), (1, 1)]
     assert {row["group"] for name, found in told.items() for row in found if "group" in row} == {stories.GROUP}
-    assert told["duplicates"] == told["refused_writes"] == told["terms"] == []
+    assert told["duplicates"] == told["late_writes"] == told["terms"] == []
     assert [row["n"] for row in told["dead_letter_clusters"]] == [1]
     assert {row["ms"] for row in told["executions"] if row["kind"] == "in_force"} == {9, 3_000}
     assert len(told["unsettled_jobs"]) == 6

@@ -17,7 +17,7 @@ from workers.protocol.errors import ConfigurationError
 JOB = ("stream", "group", "job")
 DELIVERY = (*JOB, "generation", "entry", "delivery")
 STALLED = "event in ('recovered', 'quarantined', 'dead_lettered') and idle_ms is not null"
-COMPLETED = "event = 'acked' or (event = 'refused' and verb = 'ack')"
+COMPLETED = "event = 'acked' or (event = 'rejected' and verb = 'ack')"
 Fingerprint = tuple[int, int]
 """Of rows: how many, and a sum of their hashes."""
 
@@ -45,7 +45,7 @@ def test_stories_are_shares_of_a_million() -> None:
             "slow but alive",
             [
                 ("recovered", 1, 0),
-                ("refused", 1, 0),
+                ("rejected", 1, 0),
                 ("acked", 2, 0),
             ],
         ),
@@ -152,7 +152,7 @@ def test_what_befell_the_jobs_is_what_the_stories_say(events: DataFrame, dead: D
     stalled = ("crashed", "slow but alive", "crashed twice", "poison")
     dying = ("failed for good", "rejected", "poison", "redriven")
     assert jobs(events, STALLED) == expected(*stalled)
-    assert jobs(events, "event = 'refused'") == expected("slow but alive", share=ours)
+    assert jobs(events, "event = 'rejected'") == expected("slow but alive", share=ours)
     assert jobs(events, "event = 'handed_back'") == expected("handed back", share=ours)
     assert jobs(events, "event = 'redriven'") == expected("redriven")
     # Of foreign jobs, only those that the replica gives up are told of.
@@ -163,9 +163,9 @@ def test_what_befell_the_jobs_is_what_the_stories_say(events: DataFrame, dead: D
 def test_jobs_that_were_only_slow_are_done_twice_and_all_others_once(events: DataFrame) -> None:
     done = events.where(COMPLETED).groupBy(*JOB, F.coalesce("generation", F.lit(0))).count()
     twice = done.where("count > 1").count()
-    refused = events.where("event = 'refused'").count()
-    assert (twice, done.where("count > 2").count()) == (refused, 0)
-    assert refused > 0
+    rejected = events.where("event = 'rejected'").count()
+    assert (twice, done.where("count > 2").count()) == (rejected, 0)
+    assert rejected > 0
 
 
 def test_no_delivery_ends_twice_in_the_replicas_eyes(events: DataFrame) -> None:

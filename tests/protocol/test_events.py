@@ -80,9 +80,9 @@ def test_what_all_jobs_have_in_common_is_written_once_and_what_the_entry_tells_n
 @pytest.mark.parametrize(("rejected", "jobs"), [(b"", []), (b"0,2", ["5-0", "5-2"]), (b"1,1,-1,9,x", ["5-1"])])
 def test_rejected_rows_are_events_of_their_own(rejected: bytes, jobs: list[str]) -> None:
     told = decode_entry(b"9-0", many(b"rejected", rejected, entry=b"5-0,5-1,5-2"))
-    assert [event.job for event in told if event.event == "refused"] == jobs
-    assert {event.data["verb"] for event in told if event.event == "refused"} <= {"ack"}
-    assert {event.event for event in told} <= {"acked", "refused"}
+    assert [event.job for event in told if event.event == "rejected"] == jobs
+    assert {event.data["verb"] for event in told if event.event == "rejected"} <= {"ack"}
+    assert {event.event for event in told} <= {"acked", "rejected"}
     assert events_of(b"9-0", many(b"rejected", rejected, entry=b"5-0,5-1,5-2")) == told
 
 
@@ -108,8 +108,8 @@ def test_an_entry_that_is_no_event_is_an_error(flat: list[bytes]) -> None:
     ("names", "told"),
     [
         ({"acked"}, [("acked", "5-0")]),
-        ({"refused"}, [("refused", "5-1")]),
-        ({"acked", "refused"}, [("acked", "5-0"), ("refused", "5-1")]),
+        ({"rejected"}, [("rejected", "5-1")]),
+        ({"acked", "rejected"}, [("acked", "5-0"), ("rejected", "5-1")]),
         ({"nacked"}, []),
     ],
 )

@@ -1,11 +1,9 @@
 """A connection that is kept: its calls never mix, and a caller learns whether its command was sent."""
 
 import asyncio
-import socket
-import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 import anyio
 import pytest
@@ -14,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from tests.conftest import StartServer
+from tests.conftest import StartProxy, StartServer
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -57,55 +55,19 @@ async def test_a_kept_connection_that_was_closed_while_idle_is_replaced(client: 
     assert await kept.execute_command("CLIENT", "ID") != first
 
 
-class Resetting:
-    """Forwards between clients and a server, and resets connections, as a machine that went down does."""
-
-    def __init__(self, server: RedisServer) -> None:
-        self._server = server
-        self._clients: list[asyncio.StreamWriter] = []
-        self.port = 0
-
-    async def __aenter__(self) -> Self:
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._listener.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._listener.close()
-        self.reset()
-
-    def reset(self) -> None:
-        for writer in self._clients:
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            writer.transport.abort()
-        self._clients.clear()
-
-    async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        self._clients.append(to_client)
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server.port)
-        await asyncio.gather(_pass_on(from_client, to_server), _pass_on(from_server, to_client))
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65_536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
-
-
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "of the pool"])
 async def test_a_reset_connection_is_replaced_and_fails_no_call(
-    server: RedisServer, client: Redis, is_kept: bool
+    server: RedisServer, client: Redis, proxy: StartProxy, is_kept: bool
 ) -> None:
     """The next sender would take its unsent command for one with a lost reply."""
-    async with Resetting(server) as between, commands_client(f"redis://127.0.0.1:{between.port}/0") as owner:
+    through = await proxy(server)
+    async with commands_client(through.url) as owner:
         caller = KeptConnection(owner) if is_kept else owner
         await caller.execute_command("SET", "counter", 1)
         [connection] = (*owner.connection_pool._in_use_connections, *owner.connection_pool._available_connections)
         reader = connection._reader
         assert reader is not None
-        between.reset()
+        await through.disconnect(by_reset=True)
         await wait_until(lambda: reader.exception() is not None, "it knows that it was reset")
         assert await caller.execute_command("INCR", "counter") == 2
     assert await client.get("counter") == b"2"

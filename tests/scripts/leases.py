@@ -42,11 +42,10 @@ async def take(
     policy: str = "stream",
     visibility_ms: int = 30_000,
     max_deliveries: int = 3,
-    journal: bool = True,
     token: int = 0,
 ) -> Taken | Held:
     """Run ``lease_take``."""
-    words = GroupCalls(scene.keys, 1_000 * journal).spell(
+    words = GroupCalls(scene.keys, 1_000).spell(
         "orders", holder, ttl_ms, holder.rpartition(".")[0], policy, visibility_ms, max_deliveries, token,
         more_keys=[scene.keys.lease],
     )  # fmt: skip
@@ -77,13 +76,13 @@ async def tick(
     )
 
 
-async def hand(scene: Scene, holder: str, to: str, *, offer_ms: int = 2_000, journal: bool = True) -> Any:
+async def hand(scene: Scene, holder: str, to: str) -> Any:
     """Run ``lease_hand``."""
     keys = scene.keys
     return await load_script("reaper", "lease_hand").run(
         scene.client,
         [keys.lease, keys.settings, keys.journal],
-        [keys.group, 1_000 * journal, holder, to, offer_ms, "stopped"],
+        [keys.group, 1_000, holder, to, 2_000, "stopped"],
     )
 
 

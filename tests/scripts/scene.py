@@ -154,31 +154,23 @@ class Scene:
         words: list[Word] = [self.keys.group, 1_000 * journal, lease, 7, 10**9, *ids]
         return await RECOVER.run(self.client, [*self._names(source), self.keys.lease], words)
 
-    async def walk(
-        self, *, source: str | None = None, consumer: str = "w2", visibility_ms: int = 30_000, max_deliveries: int = 3,
-        policy: str = "stream", journal: bool = True, cursor: str = "-", room: int = 100, page: int = 500,
-    ) -> Any:  # fmt: skip
+    async def walk(self, consumer: str = "w2") -> Any:
         """Run ``recover`` as an embedded worker."""
-        await self._beats_if_new(visibility_ms)
-        await self._terms(policy=policy, visibility_ms=visibility_ms, max_deliveries=max_deliveries)
-        words: list[Word] = [self.keys.group, 1_000 * journal, "", 0, 10**9, consumer, cursor, page, room]
-        return await RECOVER.run(self.client, [*self._names(source), self.keys.lease], words)
-
-    async def extend(self, *ids: str, source: str | None = None, consumer: str = "w1", times: int = 1) -> Any:
-        """Run ``extend`` on the ``times``-th deliveries of ``consumer``, and return the results."""
+        await self._beats_if_new(30_000)
         await self._terms(policy="stream", visibility_ms=30_000, max_deliveries=3)
-        words: list[Word] = [self.keys.group, 0, consumer, *(word for one in ids for word in (one, times, 1))]
-        return await EXTEND.run(self.client, self._names(source), words)
+        words: list[Word] = [self.keys.group, 1_000, "", 0, 10**9, consumer, "-", 500, 100]
+        return await RECOVER.run(self.client, [*self._names(None), self.keys.lease], words)
 
-    async def ack(self, *ids: str, consumer: str = "w1", number: int = 1) -> Any:
+    async def extend(self, *ids: str, consumer: str = "w1") -> Any:
+        """Run ``extend`` on first deliveries of ``consumer``, and return the results."""
+        await self._terms(policy="stream", visibility_ms=30_000, max_deliveries=3)
+        words: list[Word] = [self.keys.group, 0, consumer, *(word for one in ids for word in (one, 1, 1))]
+        return await EXTEND.run(self.client, self._names(None), words)
+
+    async def ack(self, *ids: str, number: int = 1) -> Any:
         """Run ``ack``."""
-        words: list[Word] = [self.keys.group, 1_000, consumer, consumer, number, 0, len(ids), *ids]
+        words: list[Word] = [self.keys.group, 1_000, "w1", "w1", number, 0, len(ids), *ids]
         return await ACK.run(self.client, self._names(None), words)
-
-    async def idle_ms(self, source: str | None = None) -> dict[str, int]:
-        """Return for how long each pending entry has been idle."""
-        rows: Any = await self.client.xpending_range(source or self.keys.stream, self.keys.group, "-", "+", 100_000)
-        return {one.decode(): idle for one, _, idle, _ in rows}
 
     async def enqueue(self, *jobs: Item, call: str = "call-1", call_ms: int = 60_000, job_ms: int = 600_000) -> Any:
         """Run ``enqueue``. A job is its ID ('' = any), its delay in ms and the flat fields."""
@@ -198,33 +190,15 @@ class Scene:
                 await self.client.zadd(schedule, {member: at})
 
 
-def ready(
-    job: str,
-    deliveries: int,
-    consumers: str,
-    *user: Word,
-    first_ms: int | None = None,
-    generation: int = 0,
-    copies: int = 1,
-    waits: int = 0,
-    hand_backs: int = 0,
-    quarantined: bool = False,
-) -> tuple[str, ...]:
-    """Return the flat fields of a job that has been made ready again, as `dump` shows them.
-
-    A dead letter has the same fields first, without copies.
-    """
-    first_ms = first_ms if first_ms is not None else int(job.split("-")[0])
-    ours = (
+def ready(job: str, deliveries: int, consumers: str, *user: Word) -> tuple[str, ...]:
+    """Return the flat fields of a job that has been made ready again, as `dump` shows them."""
+    ours: Sequence[Item] = (
         ("reaper.job", job),
         ("reaper.deliveries", deliveries),
-        ("reaper.generation", generation),
-        ("reaper.first_ms", first_ms),
+        ("reaper.generation", 0),
+        ("reaper.first_ms", int(job.split("-")[0])),
         ("reaper.consumers", consumers),
-        *((("reaper.copies", copies),) if copies else ()),
-        *((("reaper.waits", waits),) if waits else ()),
-        *((("reaper.hand_backs", hand_backs),) if hand_backs else ()),
-        *((("reaper.quarantined", 1),) if quarantined else ()),
+        ("reaper.copies", 1),
     )
     return tuple(shown(word) for word in (*user, *(part for pair in ours for part in pair)))
 
@@ -232,17 +206,3 @@ def ready(
 def shown(word: Word) -> str:
     """Return ``word`` as `dump` shows it."""
     return word.decode("latin-1") if isinstance(word, bytes) else str(word)
-
-
-def dead(one: str, reason: str, error: str, *, last: str = "now") -> tuple[str, ...]:
-    """Return the fields that a dead letter of entry ``one`` has beyond those of a ready job."""
-    ours: Sequence[tuple[str, str]] = (
-        ("stream", "orders"),
-        ("group", "billing"),
-        ("entry", one),
-        ("reason", reason),
-        ("error", error),
-        ("last_ms", last),
-        ("at_ms", "now"),
-    )
-    return tuple(part for name, value in ours for part in (f"reaper.dead.{name}", value))

@@ -129,7 +129,7 @@ async def test_a_refused_write_is_counted_and_names_the_lease_that_was_found(sce
     await take(scene, B)
     assert await scene.recover(entry, lease=A) == [b"fenced", B.encode()]
     state = await scene.state()
-    assert state["{orders}:group:billing"]["refused"] == "1"
+    assert state["{orders}:group:billing"]["fenced"] == "1"
     assert state["{orders}:journal"][-1] == (
-        "refused", "", {"group": "billing", "verb": "recover", "token": 7, "lease": B},
+        "fenced", "", {"group": "billing", "verb": "recover", "token": 7, "lease": B},
     )  # fmt: skip

@@ -15,11 +15,9 @@ GONE, REQUEUED, PENDING, READY, HELD, PUT_OFF = (
 )  # fmt: skip
 
 
-async def requeue(
-    scene: Scene, *ids: str, source: str = "", dry_run: bool = False, policy: str = "stream", budget: int = 10**9
-) -> list[Any]:
+async def requeue(scene: Scene, *ids: str, source: str = "", budget: int = 10**9) -> list[Any]:
     """Run ``requeue``."""
-    words = GroupCalls(scene.keys, 1_000).spell(source or "orders", policy, int(dry_run), budget, "", *ids)
+    words = GroupCalls(scene.keys, 1_000).spell(source or "orders", "stream", 0, budget, "", *ids)
     reply = await load_script("reaper", "ready_again").run(scene.client, *words)
     rows: list[Any] = reply[1:] if reply[0] == b"ok" else reply
     return rows

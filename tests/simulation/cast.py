@@ -217,7 +217,7 @@ class OurWorker(Actor):
 
         callbacks: Callbacks = Callbacks(EVENTS)
         callbacks.on("error")(self._hear)
-        callbacks.on("refused")(self._hear_refusal)
+        callbacks.on("rejected")(self._hear_rejection)
         self._worker = WorkerProcess(self._settings, Handlers(stage.handle), callbacks, begin)
         await self._worker.run(handle_signals=False, task_status=_UNTOLD)
 
@@ -232,10 +232,10 @@ class OurWorker(Actor):
     async def _hear(self, report: Report) -> None:
         self.world.told(str(report.facts.get("error", "")), str(report.facts.get("consumer", "")))
 
-    async def _hear_refusal(self, report: Report) -> None:
+    async def _hear_rejection(self, report: Report) -> None:
         if self.process is not None:
             settles = report.facts["verb"] != "extension"
-            self.world.drops.refused(self.process.name, report.facts["job"], settles=settles)
+            self.world.drops.rejected(self.process.name, report.facts["job"], settles=settles)
 
     def proof_of(self, key: bytes, entry_id: bytes) -> float | None:
         for one in self._held():

@@ -98,7 +98,7 @@ class Drops:
             if group is not None and dropped.consumer.encode() in group.consumers:
                 self._world.ledger.lost.add(job)
 
-    def refused(self, process: str, job: str, *, settles: bool = False) -> None:
+    def rejected(self, process: str, job: str, *, settles: bool = False) -> None:
         """Note that a script rejected a job of a process.
 
         Only heartbeats restore deleted deliveries. A settlement before the next heartbeat is rejected, and journaled.

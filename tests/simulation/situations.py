@@ -191,7 +191,7 @@ def second_in_rank(world: "World", moment: Moment) -> bool:
 
 RECOVERS, RELEASES = "ran recover", "ran move_due"
 SETTLES, BEATS = "ran settle", "ran extend"
-STALE, WAITS, NOT_OURS = says(b"fenced"), says(b"waits"), starts(b":0")
+FENCED, WAITS, NOT_OURS = says(b"fenced"), says(b"waits"), starts(b":0")
 FAILED_OVER = lately("failover", "loss", part=2)
 
 
@@ -201,13 +201,13 @@ def _one(name: str, moment: str, *circumstances: While) -> Situation:
 
 SITUATIONS = (
     # leases
-    _one("a stale holder tried to recover", RECOVERS, STALE, by("reaper")),
-    _one("a stale holder tried to recover after a failover", RECOVERS, STALE, FAILED_OVER),
-    _one("a stale holder tried to recover while a quarantined job was released", RECOVERS, STALE, released),
-    _one("a stale holder tried to release a quarantined job", RELEASES, STALE, by("reaper")),
+    _one("a stale holder tried to recover", RECOVERS, FENCED, by("reaper")),
+    _one("a stale holder tried to recover after a failover", RECOVERS, FENCED, FAILED_OVER),
+    _one("a stale holder tried to recover while a quarantined job was released", RECOVERS, FENCED, released),
+    _one("a stale holder tried to release a quarantined job", RELEASES, FENCED, by("reaper")),
     _one("a stale holder ticked", "ran tick", NOT_OURS),
     _one("a holder's recovery ran after the holder's death", RECOVERS, by_a_dead_process, by("reaper")),
-    _one("a paused holder wrote late, while another replica held the lease", RECOVERS, STALE, went_on_lately),
+    _one("a paused holder wrote late, while another replica held the lease", RECOVERS, FENCED, went_on_lately),
     _one("a lease was taken while a quarantined job was released", TAKEN, released),
     _one("a lease was taken after the server's clock was set", TAKEN, lately("clock")),
     _one("a lease was taken while a worker was out of sight", TAKEN, out_of_sight("worker")),
@@ -269,7 +269,7 @@ SITUATIONS = (
     _one("a leader was killed while a quarantined job was released", "killed", by("reaper"), released),
     _one("a worker was killed while a quarantined job was released", "killed", by("worker"), released),
     # settlement
-    _one("a settlement was rejected: the job had been recovered", "event refused", after("recovered")),
+    _one("a settlement was rejected: the job had been recovered", "event rejected", after("recovered")),
     _one("a process called settle twice for an entry", "again settle"),
     _one("a process called settle twice for an entry, and a failover came in between", "again settle", FAILED_OVER),
     _one("a settlement ran after its sender's death", SETTLES, by_a_dead_process),

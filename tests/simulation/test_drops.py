@@ -63,7 +63,7 @@ def test_what_a_worker_lets_go_of_though_it_has_proven_it_lately_is_asked_for(ma
         drop(world, worker)
         [held] = worker._held()
         held.lose()
-        world.drops.refused("worker-1#1", JOB)
+        world.drops.rejected("worker-1#1", JOB)
         await asyncio.sleep(VISIBILITY_S)
 
     world.run(play)

@@ -12,7 +12,7 @@ from typing import Protocol
 from unittest import mock
 
 from workers.embedded.autoclaim import Autoclaim
-from workers.loop import membership, reading
+from workers.loop import membership, reading, slots
 from workers.loop.heartbeat import Heartbeat
 
 OFTEN_S = 0.1
@@ -52,9 +52,10 @@ def refreshing(every_s: float | None) -> Iterator[None]:
         yield
 
 
-def read_briefly() -> None:
-    """Let the reads of workers in this process block for less time, because the stop of a worker waits for them."""
+def stop_soon() -> None:
+    """Let workers of this process read briefly, and wait briefly for cancelled handlers: a stop waits for both."""
     reading.BLOCK_MS = 100  # type: ignore[attr-defined]  # as the reader knows it
+    slots.CANCELLED_END_S = 0.2
 
 
 def hurry_if_asked() -> None:

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from statistics import median
@@ -47,18 +47,14 @@ def scaled(seconds: float) -> float:
     return seconds * slowness()
 
 
-def measured(
-    work: Callable[[], object] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-    reference_s: float = _REFERENCE_S,
-) -> float:
+def measured() -> float:
     """Measure `slowness` in a fraction of a second, as the median of rounds of typical work."""
     times = []
     for _ in range(_ROUNDS):
-        began = clock()
-        (work or _round)()
-        times.append(clock() - began)
-    return round(min(max(1.0, median(times) / reference_s), _SLOWEST), 2)
+        began = time.perf_counter()
+        _round()
+        times.append(time.perf_counter() - began)
+    return round(min(max(1.0, median(times) / _REFERENCE_S), _SLOWEST), 2)
 
 
 def _round() -> None:
@@ -84,13 +80,13 @@ def _read(path: str) -> str:
         os.close(file)
 
 
-def busy_times(root: int | None = None) -> dict[int, float]:
-    """Return how many seconds each thread of process ``root`` (this one) and its descendants was busy.
+def busy_times() -> dict[int, float]:
+    """Return how many seconds each thread of this process and its descendants was busy.
 
     Busy is a thread that runs, or would if it was given a processor. Empty where the kernel does not tell.
     """
     found: dict[int, float] = {}
-    for pid in _family(root or os.getpid()):
+    for pid in _family(os.getpid()):
         with suppress(OSError):  # it has ended
             for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - thousands of them
                 with suppress(OSError):
@@ -139,18 +135,11 @@ class Patience:
     or gave us no time. It counts for so much and no more.
     """
 
-    def __init__(
-        self,
-        now: float,
-        limit_s: float = PATIENCE_S,
-        *,
-        longest_turn_s: float = _LONGEST_TURN_S,
-        busy: Callable[[], Mapping[int, float]] = busy_times,
-    ) -> None:
+    def __init__(self, now: float, limit_s: float = PATIENCE_S, *, longest_turn_s: float = _LONGEST_TURN_S) -> None:
         self.limit_s = scaled(limit_s)
         self.idle_s = 0.0
         """How long nothing has happened."""
-        self._now, self._longest_turn_s, self._busy = now, longest_turn_s, busy
+        self._now, self._longest_turn_s = now, longest_turn_s
         self._known: Mapping[int, float] | None = None
         self._since_look_s = 0.0
         self._seen: object = _NOTHING_YET
@@ -173,7 +162,7 @@ class Patience:
 
     def _look(self) -> None:
         """Count the time since the last look, without the time in which our processes were busy."""
-        before, self._known = self._known, self._busy()
+        before, self._known = self._known, busy_times()
         busy_s = _difference(before, self._known) if before is not None else 0.0
         self.idle_s += max(self._since_look_s - busy_s, self._since_look_s * _BUSY_COUNTS)
         self._since_look_s = 0.0

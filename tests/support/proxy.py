@@ -7,6 +7,7 @@ request.
 
 import asyncio
 import socket
+import struct
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -136,9 +137,12 @@ class Proxy:
             self._listener = None
         await self.disconnect()
 
-    async def disconnect(self) -> None:
-        """Reset every connection. New ones are served."""
+    async def disconnect(self, *, by_reset: bool = False) -> None:
+        """End every connection, ``by_reset`` as a machine that went down does. New ones are served."""
         links = list(self._links)
+        if by_reset:
+            for link in links:
+                link.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         for link in links:
             link.scope.cancel()
         for link in links:
@@ -166,20 +170,20 @@ class Proxy:
             except (BlockingIOError, ConnectionAbortedError):
                 continue  # it is gone again
             accepted.setblocking(False)
-            link = _Link()
+            link = _Link(accepted)
             self._links.add(link)
-            link.task = asyncio.create_task(self._serve(link, accepted))
+            link.task = asyncio.create_task(self._serve(link))
 
-    async def _serve(self, link: "_Link", accepted: socket.socket) -> None:
+    async def _serve(self, link: "_Link") -> None:
         try:
             with link.scope:
-                from_client, to_client = await asyncio.open_connection(sock=accepted)
+                from_client, to_client = await asyncio.open_connection(sock=link.accepted)
                 try:
                     await self._connect(from_client, to_client)
                 finally:
                     to_client.transport.abort()
         finally:
-            accepted.close()
+            link.accepted.close()
             self._links.discard(link)
             link.closed.set()
 
@@ -241,7 +245,8 @@ class Proxy:
 class _Link:
     """One client's connection through the proxy."""
 
-    def __init__(self) -> None:
+    def __init__(self, accepted: socket.socket) -> None:
+        self.accepted = accepted
         self.scope = anyio.CancelScope()
         self.closed = anyio.Event()
         self.task: asyncio.Task[None] | None = None

@@ -1,8 +1,4 @@
-"""A simulated Redis 8.8 over TCP (fakeredis): the one server with XNACK that everybody can install.
-
-It has no data on disk, no replicas, and deviations of its own, which `tests/scripts/test_simulated_nack.py` holds as
-strict expected failures: once one of them is mended there, the test says so.
-"""
+"""A simulated Redis 8.8 over TCP (fakeredis), the one server with XNACK that everybody can install."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

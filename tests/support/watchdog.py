@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -23,33 +23,14 @@ class TestTookTooLong(BaseException):
     __test__ = False
 
 
-class Watch:
-    """Says when a test has to end, and why."""
-
-    def __init__(self, now: float, patience: Patience, longest_s: float, got: Callable[[], object] = beats) -> None:
-        self._began, self._patience, self._longest_s, self._got = now, patience, longest_s, got
-
-    def complaint(self, now: float) -> str:
-        """Return why the test is over by now; empty while it is not."""
-        self._patience.is_new(now, self._got())
-        if self._patience.is_over(now):
-            return f"nothing has happened in this test for {self._patience.idle_s:.3g} s"
-        if now - self._began >= self._longest_s:
-            return f"the test took longer than {self._longest_s:g} s"
-        return ""
-
-
 @contextmanager
-def watched(
-    idle_s: float = IDLE_S, longest_s: float = LONGEST_S, *, look_every_s: float = _LOOK_EVERY_S
-) -> Iterator[None]:
+def watched() -> Iterator[None]:
     """Raise `TestTookTooLong` in the main thread, wherever it is, where the block gets nowhere or takes too long."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
-    now = time.monotonic()
-    watch = Watch(now, Patience(now, idle_s, longest_turn_s=2 * look_every_s), scaled(longest_s))
-
+    began = time.monotonic()
+    patience = Patience(began, IDLE_S, longest_turn_s=2 * _LOOK_EVERY_S)
     looks: list[bool] = []  # a look may take longer than it is to the next one, which would interrupt it
 
     def look(_number: int, _frame: FrameType | None) -> None:
@@ -57,14 +38,18 @@ def watched(
             return
         looks.append(True)
         try:
-            complaint = watch.complaint(time.monotonic())
+            now = time.monotonic()
+            patience.is_new(now, beats())
+            is_idle = patience.is_over(now)
         finally:
             looks.clear()
-        if complaint:
-            raise TestTookTooLong(complaint)
+        if is_idle:
+            raise TestTookTooLong(f"nothing has happened in this test for {patience.idle_s:.3g} s")
+        if now - began >= scaled(LONGEST_S):
+            raise TestTookTooLong(f"the test took longer than {scaled(LONGEST_S):g} s")
 
     handler = signal.signal(signal.SIGALRM, look)
-    timer = signal.setitimer(signal.ITIMER_REAL, look_every_s, look_every_s)
+    timer = signal.setitimer(signal.ITIMER_REAL, _LOOK_EVERY_S, _LOOK_EVERY_S)
     try:
         yield
     finally:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import anyio
 
-from tests.support.knobs import read_briefly
+from tests.support.knobs import stop_soon
 from workers import Job, Producer, Reject, Worker
 from workers.telemetry.setup import exported
 
-read_briefly()
+stop_soon()
 worker, batches = Worker("orders", "billing"), Worker("orders", "billing")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.http import request
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -93,3 +94,9 @@ def told_of(span: ReceivedSpan, spans: Sequence[ReceivedSpan]) -> tuple[Any, ...
 def _short(span: ReceivedSpan) -> str:
     attempt = span.attributes.get("reaper.delivery")
     return span.name + (f" #{attempt}" if attempt else "")
+
+
+async def metrics_of(process: Running) -> str:
+    """Return the metrics that a process shows on its health port."""
+    port = (await process.prints(r"health endpoint started: url=http://[\d.]+:(\d+)"))[1]
+    return (await request(int(port), "/metrics")).body.decode()

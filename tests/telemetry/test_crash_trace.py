@@ -140,4 +140,4 @@ async def test_a_worker_that_was_only_slow_leaves_a_failed_span(scene: Scene) ->
     attempts = sorted(((span.attributes["reaper.delivery"], span) for span in runs), key=lambda one: one[0])
     # The read that blocked when it was paused may have taken the next delivery, too.
     assert attempts[0][0] == 1
-    assert [span.attributes.get("error.type") for _, span in attempts] == ["refused"] * (len(attempts) - 1) + [None]
+    assert [span.attributes.get("error.type") for _, span in attempts] == ["rejected"] * (len(attempts) - 1) + [None]

@@ -1,10 +1,8 @@
 """The gauges of a group: the holder shows them, and in embedded mode the workers do, in the same words."""
 
 import re
-import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import anyio
 import pytest
 from redis.asyncio import Redis
 
@@ -12,9 +10,8 @@ from reaper.reasons import MOST_WORST
 from tests.scripts.scene import Scene as Group
 from tests.support.processes import Running
 from tests.support.waiting import wait_until
-from tests.telemetry.scene import Scene
-from tests.workers.scene import KEYS, make_worker, running
-from workers import Job
+from tests.telemetry.scene import Scene, metrics_of
+from tests.workers.scene import KEYS, accept, make_worker, running
 from workers.protocol.scripts import load_script
 from workers.telemetry import names as telemetry
 from workers.telemetry.instruments import (
@@ -56,17 +53,6 @@ async def group(client: Redis) -> None:
     await client.zadd(KEYS.stream_schedule, {b"three": FAR_AWAY_MS})
     for number in range(4):
         await client.xadd(KEYS.dead, {"n": number})
-
-
-async def metrics_of(process: Running) -> str:
-    """Return what a process shows."""
-    url = (await process.prints(r"health endpoint started: url=(http://[\d.:]+)"))[1]
-
-    def read() -> str:
-        text: str = urllib.request.urlopen(f"{url}/metrics").read().decode()  # noqa: S310 - our own
-        return text
-
-    return await anyio.to_thread.run_sync(read)
 
 
 async def gauges(process: Running) -> Mapping[str, float]:
@@ -156,7 +142,9 @@ async def test_of_many_groups_only_the_worst_have_series_of_their_own(scene: Sce
     for stream in streams:
         await client.xgroup_create(stream, "billing", "0", mkstream=True)
     await client.xgroup_create("mail-07", "audit", "0")  # so recovery refuses it
-    holder = await start_many(scene, streams)
+    groups = ",".join(f"{stream}/billing" for stream in streams)
+    words = ("--redis-url", scene.server.url, "--groups", groups)
+    holder = scene.processes.reaper(*words, *PATIENT, *HEALTH, env=scene.env)
 
     def series(text: str) -> set[str]:
         return set(re.findall(r'destination_name="([\w-]+)"', text))
@@ -175,18 +163,6 @@ async def test_of_many_groups_only_the_worst_have_series_of_their_own(scene: Sce
     assert len(text) < 100_000
 
 
-async def start_many(scene: Scene, streams: Sequence[str]) -> Running:
-    """Start a reaper that holds a group of each stream."""
-    groups = ",".join(f"{stream}/billing" for stream in streams)
-    return scene.processes.reaper(
-        "--redis-url", scene.server.url, "--groups", groups, *PATIENT, *HEALTH, env=dict(scene.env)
-    )
-
-
-async def _nothing(_job: Job) -> None:
-    pass
-
-
 @pytest.mark.parametrize("measures", [False, True])
 async def test_nobody_looks_where_nothing_is_measured(
     scene: Scene, client: Redis, monkeypatch: pytest.MonkeyPatch, measures: bool
@@ -199,7 +175,7 @@ async def test_nobody_looks_where_nothing_is_measured(
     async def ran(*digests: str) -> bool:
         return all(await client.script_exists(*digests))
 
-    async with running(make_worker(scene.server.url, _nothing, recovery="embedded")):
+    async with running(make_worker(scene.server.url, accept, recovery="embedded")):
         # These go on side by side, in no order.
         await wait_until(lambda: ran(*others, *([looks] if measures else [])), "it looks after the group")
         assert await ran(looks) is measures

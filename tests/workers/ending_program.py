@@ -15,10 +15,10 @@ import anyio
 from anyio import to_thread
 
 from tests.support.gate import wait_at
-from tests.support.knobs import read_briefly
+from tests.support.knobs import stop_soon
 from workers import Job, Reject, Report, Worker
 
-read_briefly()
+stop_soon()
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")
 reporting = Worker("orders", "billing")

@@ -41,6 +41,6 @@ def extended(entry_id: str, times: int) -> Callable[[], bool]:
     return lambda: _extended.count(entry_id) >= times
 
 
-async def steal(client: Redis, entry_id: str, *, stream: str = KEYS.stream) -> None:
+async def steal(client: Redis, entry_id: str) -> None:
     """Give the delivery to another consumer, as a recovery does that keeps the entry."""
-    await client.execute_command("XCLAIM", stream, KEYS.group, "thief", 0, entry_id)
+    await client.execute_command("XCLAIM", KEYS.stream, KEYS.group, "thief", 0, entry_id)

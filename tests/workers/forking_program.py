@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from tests.support.knobs import read_briefly
+from tests.support.knobs import stop_soon
 from workers import Job, Worker
 
-read_briefly()
+stop_soon()
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")
 
@@ -64,12 +64,33 @@ ENDING: list[Callable[[], int | None]] = [
 ]
 
 
+# ---- children that come back to the worker
+
+CODES = {"returns": 0, "raises": 1, "exits": 7, "exits in words": 1}
+"""How a child leaves the handler, and the exit code that it ends with."""
+
+
+def leave(how: str) -> None:
+    if how == "raises":
+        raise ValueError("in the child")
+    if how == "exits":
+        sys.exit(7)
+    if how == "exits in words":
+        sys.exit("no")
+
+
 # ---- the handlers
 
 
 def perform() -> None:
     for end in ENDING:
         print(f"{end.__name__}: {end()}", flush=True)  # noqa: T201
+    for how in CODES:
+        child = os.fork()
+        if not child:
+            leave(how)
+            return
+        print(f"{how}: {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}", flush=True)  # noqa: T201
 
 
 @worker.handler

@@ -4,10 +4,10 @@ import os
 import signal
 
 from tests.support.gate import passed, wait_at
-from tests.support.knobs import read_briefly
+from tests.support.knobs import stop_soon
 from workers import Job, Worker
 
-read_briefly()
+stop_soon()
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")
 

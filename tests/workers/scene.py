@@ -193,7 +193,7 @@ async def wait_for_settled(worker: Worker, jobs: int) -> None:
 
     def ended() -> bool:
         counts = worker.counts
-        ends = (counts.acked, counts.nacked, counts.dead_lettered, counts.refused, counts.held)
+        ends = (counts.acked, counts.nacked, counts.dead_lettered, counts.rejected, counts.held)
         return sum(ends) >= jobs
 
     await wait_until(ended, f"{jobs} deliveries have ended")

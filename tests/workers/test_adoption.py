@@ -25,17 +25,15 @@ pytestmark = pytest.mark.anyio
 DEAD_PROCESS = "w.0123456789ab"
 
 
-async def hold(
-    client: Redis, *numbers: int, consumer: str = DEAD_PROCESS, times: int = 1, stream: str = KEYS.stream
-) -> list[str]:
+async def hold(client: Redis, *numbers: int, consumer: str = DEAD_PROCESS) -> list[str]:
     """Add jobs and make them pending, as a killed process leaves them. Return their IDs."""
-    if not await client.exists(stream) or not await client.xinfo_groups(stream):
-        await client.xgroup_create(stream, KEYS.group, "0", mkstream=True)
-    ids = await enqueue(client, *numbers, stream=stream)
+    if not await client.exists(KEYS.stream) or not await client.xinfo_groups(KEYS.stream):
+        await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
+    ids = await enqueue(client, *numbers)
     for entry_id in ids:
         await client.execute_command(
-            "XCLAIM", stream, KEYS.group, consumer, 0, entry_id,
-            "RETRYCOUNT", times, "FORCE", "JUSTID", "LASTID", entry_id,
+            "XCLAIM", KEYS.stream, KEYS.group, consumer, 0, entry_id, "FORCE", "JUSTID", "LASTID", entry_id,
+            "RETRYCOUNT", 1,
         )  # fmt: skip
     return ids
 

@@ -151,7 +151,7 @@ async def test_live_deliveries_in_front_do_not_starve_dead_ones(
             assert (await owners(client)) == {owner.consumer: 200}
             busy.open_gate()
             await nothing_left(client)
-        assert owner.counts.refused == 0
+        assert owner.counts.rejected == 0
     assert times(busy.starts) + times(healthy.starts) == dict.fromkeys([*living, *dead], 1)
     assert await violations(client, {**living, **dead}, [busy, healthy], finished=True) == []
 

@@ -65,7 +65,7 @@ async def test_w5_an_entry_that_comes_again_with_the_same_count_runs_once(server
         handler.gate.set()
         await wait_until(lambda: worker.counts.acked == 2, "both are settled")
     assert [(number_of(job), job.deliveries) for job in handler.started] == [(1, 1), (2, 1)]
-    assert (worker.counts.refused, await pending_of(client)) == (0, [])
+    assert (worker.counts.rejected, await pending_of(client)) == (0, [])
     assert sorted(await event_names(client)) == ["acked", "acked"]
     assert entry_id != other
 

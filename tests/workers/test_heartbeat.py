@@ -54,7 +54,7 @@ async def test_running_jobs_are_extended_as_long_as_they_run(server: RedisServer
         assert await pending_of(client, stream=stream) == [(job_id, worker.consumer, 1)]
         handler.gate.set()
 
-    assert (worker.counts.acked, worker.counts.refused) == (1, 0)
+    assert (worker.counts.acked, worker.counts.rejected) == (1, 0)
 
 
 def block_until_extended(job_id: str, times: int) -> None:
@@ -77,7 +77,7 @@ async def test_jobs_behind_a_handler_that_blocks_the_loop_are_extended(server: R
         await wait_for_settled(worker, 3)
 
     assert ran == [1, 2, 3]
-    assert (worker.counts.acked, worker.counts.refused) == (3, 0)
+    assert (worker.counts.acked, worker.counts.rejected) == (3, 0)
 
 
 @extending
@@ -99,7 +99,7 @@ async def test_running_jobs_are_extended_while_the_server_is_full(server: RedisS
             await client.config_set("maxclients", "10000")
         handler.gate.set()
 
-    assert (worker.counts.acked, worker.counts.refused) == (1, 0)
+    assert (worker.counts.acked, worker.counts.rejected) == (1, 0)
 
 
 @extending
@@ -118,7 +118,7 @@ async def test_a_job_lost_in_the_queue_is_not_started(server: RedisServer, clien
         await wait_for_settled(worker, 3)
 
     assert ran == [1, 3]
-    assert (worker.counts.acked, worker.counts.refused) == (2, 1)
+    assert (worker.counts.acked, worker.counts.rejected) == (2, 1)
     assert [(entry_id, owner) for entry_id, owner, _ in await pending_of(client)] == [(lost, "thief")]
 
 
@@ -145,7 +145,7 @@ async def test_a_verdict_that_waits_is_not_extended(server: RedisServer, client:
         handler.gate.set()
         await wait_for_settled(worker, 2)
 
-    assert (worker.counts.acked, worker.counts.refused) == (2, 0)
+    assert (worker.counts.acked, worker.counts.rejected) == (2, 0)
 
 
 def test_a_call_is_bounded_by_number_and_by_bytes() -> None:
@@ -165,7 +165,7 @@ async def test_a_refused_extension_cancels_the_handler_and_is_told_once(
 ) -> None:
     handler = Holding()
     worker = make_worker(server.url, handler, visibility_timeout=VISIBILITY_S)
-    reports = reports_of(worker, "refused")
+    reports = reports_of(worker, "rejected")
     lost, kept = await enqueue(client, 1, 2)
     async with running(worker):
         await handler.has_started(2)
@@ -175,7 +175,7 @@ async def test_a_refused_extension_cancels_the_handler_and_is_told_once(
         handler.gate.set()
 
     assert handler.ended == [(1, "cancelled"), (2, "done")]
-    assert (worker.counts.refused, worker.counts.acked, worker.counts.nacked) == (1, 1, 0)
+    assert (worker.counts.rejected, worker.counts.acked, worker.counts.nacked) == (1, 1, 0)
     assert [(report.facts["job"], report.facts["verb"]) for report in reports] == [(lost, "extension")]
     assert caplog.text.count("settlement rejected") == 1
     assert [(entry_id, owner) for entry_id, owner, _ in await pending_of(client)] == [(lost, "thief")]
@@ -197,9 +197,9 @@ async def test_w1_a_handler_that_returns_settles_no_lost_delivery(server: RedisS
     async with running(make_worker(server.url, handle, visibility_timeout=VISIBILITY_S)) as worker:
         await started.wait()
         await steal(client, lost)
-        await wait_until(lambda: worker.counts.refused, "the loss is noticed")
+        await wait_until(lambda: worker.counts.rejected, "the loss is noticed")
 
-    assert (worker.counts.refused, worker.counts.acked) == (1, 0)
+    assert (worker.counts.rejected, worker.counts.acked) == (1, 0)
     assert await event_names(client) == []
 
 
@@ -223,7 +223,7 @@ async def test_a_job_whose_payload_was_lost_runs_to_its_end(server: RedisServer,
         handler.gate.set()
 
     assert sorted(handler.ended) == [(1, "done"), (2, "done")]
-    assert (worker.counts.acked, worker.counts.refused) == (1, 1)
+    assert (worker.counts.acked, worker.counts.rejected) == (1, 1)
     assert await client.hget(KEYS.settings, "lost_payload") is None, "the leader has reported it"
 
 
@@ -247,7 +247,7 @@ async def test_no_contact_is_no_refusal(server: RedisServer, client: Redis, prox
         assert handler.ended == []
         handler.gate.set()
 
-    assert (worker.counts.acked, worker.counts.refused) == (1, 0)
+    assert (worker.counts.acked, worker.counts.rejected) == (1, 0)
 
 
 # ---- Job.extend
@@ -266,7 +266,7 @@ async def test_a_job_tells_whether_it_is_still_ours(server: RedisServer, client:
         await wait_for_settled(worker, 1)
 
     assert answers == [True, False]
-    assert (worker.counts.acked, worker.counts.refused) == (1, 0), "it is the first completion, so it wins"
+    assert (worker.counts.acked, worker.counts.rejected) == (1, 0), "it is the first completion, so it wins"
     assert await pending_of(client) == []
 
 

@@ -97,13 +97,13 @@ async def test_a_call_settles_no_more_than_the_batch(
 # ---- deliveries that are not ours any more
 
 
-@pytest.mark.parametrize(("verdict", "refused"), [(None, 0), (Retry("again"), 1)])
+@pytest.mark.parametrize(("verdict", "rejected"), [(None, 0), (Retry("again"), 1)])
 async def test_of_a_delivery_that_was_taken_away_an_ack_wins_and_any_other_verdict_is_told(
-    server: RedisServer, client: Redis, verdict: object, refused: int
+    server: RedisServer, client: Redis, verdict: object, rejected: int
 ) -> None:
     handler = Holding(verdict)
     worker = make_worker(server.url, handler)
-    reports = reports_of(worker, "refused")
+    reports = reports_of(worker, "rejected")
     [job_id] = await enqueue(client, 1)
     async with running(worker):
         await handler.has_started()
@@ -111,8 +111,8 @@ async def test_of_a_delivery_that_was_taken_away_an_ack_wins_and_any_other_verdi
         handler.gate.set()
         await wait_for_settled(worker, 1)
 
-    assert (worker.counts.acked, worker.counts.refused, len(reports)) == (1 - refused, refused, refused)
-    assert await pending_of(client) == ([(job_id, "somebody", 2)] if refused else [])
+    assert (worker.counts.acked, worker.counts.rejected, len(reports)) == (1 - rejected, rejected, rejected)
+    assert await pending_of(client) == ([(job_id, "somebody", 2)] if rejected else [])
 
 
 async def test_when_the_group_is_destroyed_settlements_are_refused_and_work_goes_on(
@@ -136,7 +136,7 @@ async def test_when_the_group_is_destroyed_settlements_are_refused_and_work_goes
         await enqueue(client, 3)
         await wait_for_settled(worker, 2)
 
-    assert (worker.counts.refused, worker.counts.acked) == (1, 1)
+    assert (worker.counts.rejected, worker.counts.acked) == (1, 1)
 
 
 # ---- replies that are lost
@@ -165,7 +165,7 @@ async def test_w2_a_call_whose_reply_was_lost_is_sent_again_and_answered_from_th
         await wait_until(lambda: is_clean(client), "nothing is left to do")
 
     expected = [(1, 1), (1, 2)] if isinstance(verdict, Retry) else [(1, 1)]
-    assert (runs_of_jobs, worker.counts.refused) == (expected, 0)
+    assert (runs_of_jobs, worker.counts.rejected) == (expected, 0)
     assert await client.xlen(KEYS.dead) == isinstance(verdict, Reject)
 
 
@@ -192,7 +192,7 @@ async def test_a_denied_call_settles_nothing_and_a_vanished_job_is_rejected(serv
             await wait_for_settled(worker, 1)
     finally:
         await client.execute_command("ACL", "DELUSER", "w")
-    assert (worker.counts.acked, worker.counts.refused) == (0, 1)
+    assert (worker.counts.acked, worker.counts.rejected) == (0, 1)
 
 
 async def test_w2_an_unanswered_call_is_sent_again_first(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
@@ -219,7 +219,7 @@ async def test_w2_an_unanswered_call_is_sent_again_first(server: RedisServer, cl
         acks.release()
         await wait_for_settled(worker, 2)
 
-    assert (worker.counts.acked, worker.counts.refused) == (1, 0)
+    assert (worker.counts.acked, worker.counts.rejected) == (1, 0)
 
 
 async def test_w2_a_repeated_call_has_no_later_verdict(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
@@ -240,8 +240,8 @@ async def test_w2_a_repeated_call_has_no_later_verdict(server: RedisServer, clie
         await through.disconnect()
         await wait_for_settled(worker, 2)
 
-    assert (worker.counts.acked, worker.counts.refused) == (1, 1)
-    assert sorted(await event_names(client)) == ["acked", "refused"]
+    assert (worker.counts.acked, worker.counts.rejected) == (1, 1)
+    assert sorted(await event_names(client)) == ["acked", "rejected"]
 
 
 async def test_verdicts_that_gather_in_an_outage_are_bounded_and_settled_after_it(
@@ -269,7 +269,7 @@ async def test_verdicts_that_gather_in_an_outage_are_bounded_and_settled_after_i
         await through.mend()
         await wait_for_settled(worker, 100)
 
-    assert (sorted(ran), worker.counts.acked, worker.counts.refused) == (list(range(100)), 100, 0)
+    assert (sorted(ran), worker.counts.acked, worker.counts.rejected) == (list(range(100)), 100, 0)
 
 
 # ---- one bad entry

@@ -205,5 +205,5 @@ async def test_nobody_else_may(scene: Scene, holder: str) -> None:
     client, keys, moves = scene.client, scene.keys, moves_of(scene, holder, journal_limit=0)
     declined = [await moves.move_due(client), await GroupCleanup(client, moves).tidy(None)]
     assert declined == [FENCED] * 2
-    await client.hdel(keys.settings, "refused")  # it is counted
+    await client.hdel(keys.settings, "fenced")  # it is counted
     assert await scene.state() == before

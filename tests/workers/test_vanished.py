@@ -84,7 +84,7 @@ async def test_a_running_job_goes_on_is_pending_again_and_is_acknowledged(
         assert handler.ended == []
         handler.gate.set()
     assert sorted(handler.ended) == [(1, "done"), (2, "done"), (3, "done")]
-    assert (worker.counts.acked, worker.counts.refused) == (3, 0)
+    assert (worker.counts.acked, worker.counts.rejected) == (3, 0)
     assert await event_names(client) == ["acked"] * 3
     assert "restored running deliveries" in caplog.text
 
@@ -113,7 +113,7 @@ async def test_a_job_of_a_deleted_retry_stream_is_not_settled_and_blocks_no_othe
         await client.execute_command(*(("DEL", KEYS.retry) if how == "del" else ("FLUSHALL",)))
         await wait_until(gone, "it has found that out")
         handler.gate.set()
-        await wait_until(lambda: worker.counts.refused == 1, "it is nobody's")
+        await wait_until(lambda: worker.counts.rejected == 1, "it is nobody's")
         await enqueue(client, 2)
         await wait_until(lambda: worker.counts.acked == 1, "the stream is read")
         assert process_of(worker).in_hand() == []
@@ -131,7 +131,7 @@ async def test_a_job_of_a_deleted_retry_stream_is_taken_from_its_handler(server:
         await enqueue(client, 2)
         handler.gate.set()
         await wait_until(lambda: worker.counts.acked == 1, "the stream is read")
-    assert worker.counts.refused == 1
+    assert worker.counts.rejected == 1
 
 
 class Asking:
@@ -237,7 +237,7 @@ async def test_w6_nothing_is_held_again_while_a_settlement_has_no_answer(
         sent.release()
         await wait_until(lambda: holds(client, worker, 1), "it is held again once the settlement is answered")
         ends.set()
-    assert worker.counts.acked + worker.counts.refused == 2
+    assert worker.counts.acked + worker.counts.rejected == 2
 
 
 @extending
@@ -268,7 +268,7 @@ async def test_w6_a_job_that_ends_while_it_is_held_again_is_settled_afterwards(
         go_on.set()
         await wait_until(lambda: _is_acknowledged(client, first), "it is settled")
     assert await pending_of(client) == []
-    assert (worker.counts.acked, worker.counts.refused) == (2, 0)
+    assert (worker.counts.acked, worker.counts.rejected) == (2, 0)
 
 
 async def _is_acknowledged(client: Redis, job: str) -> bool:

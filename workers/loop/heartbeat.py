@@ -210,7 +210,7 @@ class Heartbeat(WorkerPart):
         for job in deliveries:
             if job.lose():
                 self._membership.join_again()  # the visibility timeout may be shorter now
-                self._reporter.refused(job, "extension", job.ran_ms())
+                self._reporter.rejected(job, "extension", job.ran_ms())
 
     def _answer(self) -> None:
         self._loop_answered = True

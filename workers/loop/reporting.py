@@ -20,7 +20,7 @@ from workers.runtime.user_code import describe
 
 logger = logging.getLogger("workers")
 
-WorkerEvent = Literal["recovered", "dead_lettered", "refused", "held", "error"]
+WorkerEvent = Literal["recovered", "dead_lettered", "rejected", "held", "error"]
 EVENTS: frozenset[str] = frozenset(get_args(WorkerEvent))
 
 
@@ -34,7 +34,7 @@ class Counts:
     nacked: int = 0
     """Failed jobs, and jobs to retry."""
     dead_lettered: int = 0
-    refused: int = 0
+    rejected: int = 0
     """Rejected settlements and extensions, because the delivery was recovered."""
     timed_out: int = 0
     """Jobs that exceeded their timeout. They count as failed, too."""
@@ -82,14 +82,14 @@ class Reporter:
 
     # ---- settlements of ours
 
-    def refused(self, job: Job, verb: str, run_ms: int) -> None:
+    def rejected(self, job: Job, verb: str, run_ms: int) -> None:
         """Report that a settlement or an extension came too late."""
-        self.counts.refused += 1
+        self.counts.rejected += 1
         logger.warning(
             "settlement rejected, the job was recovered or another process uses this worker name: %s",
             fields(**self._delivery(job), verb=verb, run_ms=run_ms),
         )
-        self._call_back("refused", job, verb=verb)
+        self._call_back("rejected", job, verb=verb)
 
     def lost(self, job: Job, verdict: Verdict) -> None:
         """Report that a job cannot run again, because its entry was deleted."""

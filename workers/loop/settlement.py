@@ -234,7 +234,7 @@ class Settlements(WorkerPart):
                 counts.nacked += 1
             case SettleResult.REJECTED:
                 if job.interruption is not Interruption.LOST:  # else that is logged already
-                    self._reporter.refused(job, verdict.outcome, job.run_ms)
+                    self._reporter.rejected(job, verdict.outcome, job.run_ms)
             case SettleResult.LOST:
                 self._reporter.lost(job, verdict)
             case SettleResult.DEAD:

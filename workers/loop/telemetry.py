@@ -133,7 +133,7 @@ class WorkerTelemetry:
             elif verdict.outcome is not Outcome.HAND_BACK:
                 record(run_ms / 1000, plain | {telemetry.ERROR_TYPE: error_type(verdict)})
         if rejected:
-            instruments.WRITES_REFUSED.add(rejected, self._labels)
+            instruments.SETTLEMENTS_REJECTED.add(rejected, self._labels)
 
 
 def _context_of(job: Delivery) -> SpanContext | None:
@@ -148,7 +148,7 @@ def _end(job: Delivery, *, is_rejected: bool) -> None:
     if span is None:
         return
     if is_rejected:
-        error, description = telemetry.REFUSED, "the delivery had been recovered"
+        error, description = telemetry.REJECTED, "the delivery had been recovered"
     else:
         verdict = job.verdict
         span.set_attribute(telemetry.OUTCOME, verdict.outcome.value)

@@ -31,7 +31,8 @@ class EventName(StrEnum):
     QUARANTINED = "quarantined"
     DEAD_LETTERED = "dead_lettered"
     REDRIVEN = "redriven"
-    REFUSED = "refused"
+    REJECTED = "rejected"
+    FENCED = "fenced"
     LOST_PAYLOAD = "lost_payload"
     LOST_DELIVERY = "lost_delivery"
     LOST_CONSUMER = "lost_consumer"
@@ -120,7 +121,7 @@ def decode_entry(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]
                     data["ready_ms"] = entry_ms
         if row in rejected:
             data["verb"] = "ack"
-        name = EventName.REFUSED.value if row in rejected else event
+        name = EventName.REJECTED.value if row in rejected else event
         decoded.append(LifecycleEvent(entry_id.decode(), at_ms, name, job, data))
     return decoded
 
@@ -136,7 +137,7 @@ def events_of(entry_id: bytes, flat: Sequence[bytes], names: Container[str] | No
     """Decode a journal entry, or return no events for a foreign entry. ``names`` limits the events."""
     if names is not None:
         name = next((value for field, value in zip(flat[::2], flat[1::2], strict=False) if field == b"event"), b"")
-        has_rejected = name == b"acked" and EventName.REFUSED in names
+        has_rejected = name == b"acked" and EventName.REJECTED in names
         if not has_rejected and name.decode("utf-8", "replace") not in names:
             return ()
     try:

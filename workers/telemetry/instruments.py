@@ -31,10 +31,9 @@ RECOVERED = METER.create_counter("reaper.recovered", "{delivery}", "Deliveries t
 RECOVERY_LATENCY = _duration(
     "reaper.recovery.latency", "How long after its visibility deadline a delivery was recovered."
 )
-WRITES_REFUSED = METER.create_counter(
-    "reaper.writes.refused",
-    "{write}",
-    "Writes that came too late, by a replica without the lease or a worker without the delivery.",
+WRITES_FENCED = METER.create_counter("reaper.writes.fenced", "{write}", "Writes of replicas that had lost the lease.")
+SETTLEMENTS_REJECTED = METER.create_counter(
+    "reaper.settlements.rejected", "{settlement}", "Settlements that came after their delivery was recovered."
 )
 LOST_DELIVERIES = METER.create_counter(
     "reaper.lost_deliveries",

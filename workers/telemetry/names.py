@@ -43,7 +43,7 @@ SETTLE = "settle"
 CERTAIN, IN_DOUBT = "certain", "in_doubt"
 LOST_GROUP, LOST_CONSUMER = "group", "consumer"
 
-REFUSED = "refused"
+REJECTED = "rejected"
 VISIBILITY_TIMEOUT = "visibility_timeout"
 
 Attributes = dict[str, AttributeValue]

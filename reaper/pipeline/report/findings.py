@@ -49,7 +49,7 @@ def tables_of(answers: Answers) -> dict[str, Rows]:
     of_groups = [row for row in counts if row["group"] is not None]
     event_counts = _sums(of_groups, (*_GROUP, "event"), n="n")
     acked = [row | {"delivery": row["done_in"]} for row in _of(of_groups, EventName.ACKED)]
-    refused = [row | {"of": "replica" if row["by_replica"] else "worker"} for row in _of(of_groups, EventName.REFUSED)]
+    late = _of(of_groups, EventName.REJECTED) + _of(of_groups, EventName.FENCED)
     recovered = [row for row in answers["recoveries"] if row["measure"] == "wait" and not row["is_sum"]]
     times = [_with_ranks(row) for row in answers["recoveries"] if row["measure"] != "skewed" and row["n"]]
     rank = ("n", "quantiles", *RANKS, "max")
@@ -58,7 +58,7 @@ def tables_of(answers: Answers) -> dict[str, Rows]:
         "event_counts": event_counts,
         "deliveries_until_done": _sums(acked, (*_GROUP, "delivery"), jobs="n"),
         "lost_payloads": _sums(_of(of_groups, EventName.LOST_PAYLOAD), _GROUP, entries="n"),
-        "refused_writes": _sums(refused, (*_GROUP, "verb", "of"), calls="n"),
+        "late_writes": _sums(late, (*_GROUP, "event", "verb"), calls="n"),
         "skewed": _skewed(answers),
         "stalls_by_worker": answers["stalls_by_worker"],
         "over_time": _ordered(answers["over_time"], *_GROUP, "period"),

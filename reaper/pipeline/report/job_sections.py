@@ -54,8 +54,8 @@ def integrity(findings: Findings) -> Markup:
             table("group cause jobs ids", _named(tables["duplicate_jobs"], "cause"), "Duplicates"),
             *_unsettled(findings),
             table("group entries", tables["lost_payloads"], "Deleted payloads"),
-            table("group verb of calls", tables["refused_writes"],
-                  "Rejected writes: a term or a delivery was over, and its late write changed nothing"),
+            table("group event verb calls", tables["late_writes"],
+                  "Late writes: a term or a delivery was over, and its write changed nothing"),
             table("group delivery jobs", tables["deliveries_until_done"], "In which delivery jobs were done"),
         ],
     )  # fmt: skip

@@ -38,7 +38,7 @@ local LONGEST_DELAY_MS = 316224000000 -- ten years
 local function end_delivery(verb, entry_id, times, delay, reason, error, traceback)
   local row = pending_row(entry_id)
   if not row or is_left[entry_id] or row[2] ~= consumer and row[2] ~= RETURNED or row[4] ~= times or is_given_back(row) then
-    return 0, 'refused', ''
+    return 0, 'rejected', ''
   end
   local entry = entry_of(entry_id)
   if not entry then

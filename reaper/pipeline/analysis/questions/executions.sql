@@ -16,7 +16,7 @@ with execution as (
   where grp is not null and event <> 'acked'
 ), other as (
   select stream, grp, at_ms, consumer, inline(array(
-        if(is_settlement and event = 'refused', struct('late' as kind, 0L as ms), null),
+        if(is_settlement and event = 'rejected', struct('late' as kind, 0L as ms), null),
         if(outlasted, struct('stall' as kind, 0L as ms), null),
         if(outlasted and delivery = 2, struct('twice' as kind, 0L as ms), null),
         if(visibility_ms > 0, struct('in_force' as kind, visibility_ms as ms), null)))

@@ -11,12 +11,12 @@ with open as (
       < max(if(event in ('recovered', 'quarantined', 'nacked', 'handed_back', 'redriven', 'requeued'), at_ms, null))
 ), last as (
   select story.*, row_number() over (
-    partition by job_hash, stream, grp, job order by event = 'refused', at_ms desc, seq desc) as age
+    partition by job_hash, stream, grp, job order by event = 'rejected', at_ms desc, seq desc) as age
   from story left semi join open using (job_hash, stream, grp, job)
   where is_of_job
 ), ranked as (
   select stream, grp, job, event, at_ms,
-    if(event in ('quarantined', 'refused') or due_ms is not null, null, coalesce(new_entry, entry)) as last_entry,
+    if(event in ('quarantined', 'rejected') or due_ms is not null, null, coalesce(new_entry, entry)) as last_entry,
     count(*) over (partition by stream, grp, event) as n,
     row_number() over (partition by stream, grp, event order by at_ms, job) as place
   from last

@@ -7,7 +7,7 @@ with found as (
     min(begun_ms) as begun_ms,
     bool_or(is_settlement and begun_ms is null) as waited,
     max(if(run_ms >= 0, run_ms, null)) as run_ms,
-    bool_or(event = 'acked' or (event = 'refused' and verb <=> 'ack')) as completed,
+    bool_or(event = 'acked' or (event = 'rejected' and verb <=> 'ack')) as completed,
     count_if(event = 'acked') as acks,
     max(if(is_settlement, at_ms, null)) as settled_ms,
     min(if(is_stall, at_ms, null)) as stalled_ms,

@@ -16,9 +16,9 @@ with scoped as (
     -- It ends a delivery that stalled. A worker that gives up its own delivery writes no idle time.
     idle_ms is not null and event in ('recovered', 'quarantined', 'dead_lettered') as is_stall,
     -- The worker that ran the job wrote it, at the end of the delivery.
-    run_ms is not null and event in ('acked', 'nacked', 'handed_back', 'dead_lettered', 'refused') as is_settlement,
+    run_ms is not null and event in ('acked', 'nacked', 'handed_back', 'dead_lettered', 'rejected') as is_settlement,
     job is not null and grp is not null and event in (
-      'acked', 'nacked', 'handed_back', 'scheduled', 'recovered', 'quarantined', 'dead_lettered', 'redriven', 'refused',
+      'acked', 'nacked', 'handed_back', 'scheduled', 'recovered', 'quarantined', 'dead_lettered', 'redriven', 'rejected',
       'lost_payload', 'lost_delivery', 'lost_consumer', 'requeued',
       'lease_taken', 'lease_left', 'fault_injected') as is_of_job
   from scoped

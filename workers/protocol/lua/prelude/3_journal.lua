@@ -67,7 +67,7 @@ local function declining_reply(in_force, holder, lease, verb, token)
   if may then
     return not in_force and { 'unknown' } or in_force.paused and { 'paused' } or nil
   end
-  redis.pcall('HINCRBY', settings, 'refused', 1)
-  write_event({ 'event', 'refused', 'group', group, 'verb', verb, 'token', token, 'lease', found })
+  redis.pcall('HINCRBY', settings, 'fenced', 1)
+  write_event({ 'event', 'fenced', 'group', group, 'verb', verb, 'token', token, 'lease', found })
   return { 'fenced', found }
 end
