@@ -37,11 +37,6 @@ class SoakServer(Server):
     clock: ServerClock | None = None
     """The server's clock, if a fault sets it."""
 
-    @property
-    def ours(self) -> bool:
-        """Whether the drill has started it."""
-        return self.process is not None
-
     def client(self, *, patience_s: float, key: str = "") -> Redis:
         """Return a client for the slot of ``key``, which goes where the slot goes."""
         address = f"{self.url}?client_name={OUR_NAME}"
