@@ -92,7 +92,7 @@ class ReplicaMetrics:
             try:
                 seen[keys] = await look_at_group(self._context.client, keys)
             except (RedisError, OSError) as error:  # which is logged where it matters
-                logger.debug("cannot read a group for metrics: %s", fields(group=keys.pair), exc_info=True)
+                logger.debug("cannot read a group for metrics: %s", fields(group=keys.name), exc_info=True)
                 if not isinstance(error, ResponseError):
                     break
         self._gauges.seen = seen

@@ -129,7 +129,7 @@ class Replica:
 
     def to_json(self) -> str:
         """Encode for the hash, without default values, and without the groups for which there is no room."""
-        groups = [(pair, replace(report, error=report.error[:MOST_ERROR])) for pair, report in self.groups.items()]
+        groups = [(name, replace(report, error=report.error[:MOST_ERROR])) for name, report in self.groups.items()]
         while True:
             document = _codec().dump_json(replace(self, groups=dict(groups)), exclude_defaults=True)
             if len(document) <= MOST_BYTES or not groups:
@@ -151,7 +151,7 @@ def _codec() -> TypeAdapter[Replica]:
 async def read_watched(client: Redis, keys: NamespaceKeys) -> dict[str, frozenset[str]]:
     """Return the groups that each replica watches, by its ID, also of ended replicas. Raises redis-py's errors."""
     fields: Any = await client.hgetall(keys.groups)
-    return {text(name): frozenset(text(pairs).split("\n")) - {""} for name, pairs in fields.items()}
+    return {text(name): frozenset(text(groups).split("\n")) - {""} for name, groups in fields.items()}
 
 
 async def read_replicas(client: Redis, keys: NamespaceKeys) -> tuple[Replica, ...]:

@@ -86,7 +86,7 @@ class Reaper:
     @property
     def watched(self) -> tuple[str, ...]:
         """The groups that this replica may serve, as ``stream/group``."""
-        return self._tenures.pairs
+        return self._tenures.names
 
     def reports(self) -> dict[str, GroupReport]:
         """Return reports of groups that this replica serves, observes or cannot serve, by ``stream/group``."""
@@ -105,7 +105,7 @@ class Reaper:
         return (
             self._registry.troubles.denials
             + self._registry.discovery.troubles.denials
-            + [f"{pair}: {why}" for pair, why in denied if meaning_of(why) is Meaning.DENIED]
+            + [f"{group}: {why}" for group, why in denied if meaning_of(why) is Meaning.DENIED]
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -191,7 +191,7 @@ class Reaper:
             observe=self.settings.observe,
             terms=self._tenures.terms,
             server=self.server,
-            watched=len(self._tenures.pairs),
+            watched=len(self._tenures.names),
             held=self.held,
             patterns=count_patterns(self._tenures.numbers(), reports, at_ms),
             scan=self._registry.discovery.scan,

@@ -12,7 +12,7 @@ from pydantic_settings import NoDecode
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_REDELIVERY, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
-from workers.protocol.keys import GroupKeys, NamespaceKeys, group_keys, namespace_keys, split_pair
+from workers.protocol.keys import GroupKeys, NamespaceKeys, group_keys, namespace_keys, split_group
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
 from workers.runtime.settings import (
     SHORTEST_INTERVAL,
@@ -123,13 +123,13 @@ def _read_groups(value: Any) -> Any:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if isinstance(value, (list, tuple)):
-        return tuple(_read_pair(item) if isinstance(item, str) else item for item in value)
+        return tuple(_read_group(item) if isinstance(item, str) else item for item in value)
     raise ValueError("Write STREAM/GROUP, for example orders/billing, or [[groups]] tables")
 
 
-def _read_pair(pair: str) -> dict[str, str]:
-    if not (names := split_pair(pair)):
-        raise ValueError(f"{pair!r} is not a group. Write STREAM/GROUP, for example orders/billing")
+def _read_group(name: str) -> dict[str, str]:
+    if not (names := split_group(name)):
+        raise ValueError(f"{name!r} is not a group. Write STREAM/GROUP, for example orders/billing")
     return {"stream": names[0], "group": names[1]}
 
 
@@ -198,11 +198,11 @@ class ReaperSettings(ProgramSettings):
 
     @field_validator("groups")
     @classmethod
-    def _no_pair_twice(cls, groups: tuple[GroupSettings, ...]) -> tuple[GroupSettings, ...]:
-        pairs = Counter(group.keys.pair for group in groups)  # build the keys here to reject invalid names
-        for pair, times in pairs.items():
+    def _no_group_twice(cls, groups: tuple[GroupSettings, ...]) -> tuple[GroupSettings, ...]:
+        names = Counter(group.keys.name for group in groups)  # build the keys here to reject invalid names
+        for name, times in names.items():
             if times > 1:
-                raise ValueError(f"{pair!r} occurs twice. Name each group once")
+                raise ValueError(f"{name!r} occurs twice. Name each group once")
         return groups
 
     @model_validator(mode="after")
@@ -230,13 +230,13 @@ class ReaperSettings(ProgramSettings):
 
         ``found`` has the pattern of each group (`reaper.watched`). The first pattern that fits gives the values.
         """
-        watched, patterns = {group.keys.pair: group for group in self.watched}, self.patterns
-        for pair, pattern in found.items():
-            stream, group = split_pair(pair) or ("", "")
+        watched, patterns = {group.keys.name: group for group in self.watched}, self.patterns
+        for name, pattern in found.items():
+            stream, group = split_group(name) or ("", "")
             fitting = next((one for one in patterns if one.group == group and one.finds(stream)), None)
-            if pair not in watched and (fitting or not pattern):
+            if name not in watched and (fitting or not pattern):
                 values = fitting or GroupSettings(stream=stream, group=group)
-                watched[pair] = self._filled(values, stream, values.keys.pair if pattern else "")
+                watched[name] = self._filled(values, stream, values.keys.name if pattern else "")
         return tuple(watched.values())
 
     @property

@@ -62,13 +62,13 @@ class _Chore:
 class Chores:
     """The work of one term. A step runs in a task, never twice at a time, and returns when to repeat it."""
 
-    __slots__ = ("_chores", "_ended", "_failed", "_pair", "_tasks", "_wheel")
+    __slots__ = ("_chores", "_ended", "_failed", "_group", "_tasks", "_wheel")
 
-    def __init__(self, wheel: Wheel, tasks: Tasks, pair: str, failed: Callable[[], None]) -> None:
-        """``failed`` is called after an unexpected exception, which is logged for the group ``pair``."""
+    def __init__(self, wheel: Wheel, tasks: Tasks, group: str, failed: Callable[[], None]) -> None:
+        """``failed`` is called after an unexpected exception, which is logged for ``group``."""
         self._wheel = wheel
         self._tasks = tasks
-        self._pair = pair
+        self._group = group
         self._failed = failed
         self._chores: dict[Step, _Chore] = {}
         self._ended: Callable[[], None] | None = None
@@ -116,7 +116,7 @@ class Chores:
         try:
             call()
         except Exception:
-            logger.exception("serving the group failed: %s", fields(group=self._pair))
+            logger.exception("serving the group failed: %s", fields(group=self._group))
             self._failed()
 
     async def _run(self, chore: _Chore) -> None:
@@ -131,7 +131,7 @@ class Chores:
                     pause_s = 0 if chore.is_woken else pause_s
         except Exception:
             pause_s = None
-            logger.exception("serving the group failed: %s", fields(group=self._pair))
+            logger.exception("serving the group failed: %s", fields(group=self._group))
             self._failed()
         finally:
             chore.scope, chore.is_started = None, False

@@ -17,7 +17,7 @@ PAGE = 1_000
 
 async def read_found(client: Redis, keys: NamespaceKeys) -> dict[str, str]:
     """Return the pattern that found each group, or '' for an added one. Raises redis-py's errors."""
-    fields = {text(pair): text(pattern) async for pair, pattern in client.hscan_iter(keys.watched, count=PAGE)}
+    fields = {text(name): text(pattern) async for name, pattern in client.hscan_iter(keys.watched, count=PAGE)}
     fields.pop("version", None)  # it has no slash, so it is no group
     return fields
 

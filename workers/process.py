@@ -120,7 +120,7 @@ class WorkerProcess:
                 logger.info(
                     "worker started: %s",
                     fields(
-                        consumer=self.consumer, group=self._context.settings.keys.pair, recovers=membership.recovers
+                        consumer=self.consumer, group=self._context.settings.keys.name, recovers=membership.recovers
                     ),
                 )
                 self._context.telemetry.watch_denials(lambda: len(self.denials))
@@ -212,7 +212,7 @@ class WorkerProcess:
             if settings.name:
                 await self._adoption.look_for_earlier_processes()
         except (RedisError, OSError) as error:
-            raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}.") from error
+            raise UnreachableError(f"cannot join group {settings.keys.name}: {in_words(error)}.") from error
 
     async def _check_claim(self, redelivery: Redelivery | None) -> None:
         """Reject a policy whose redelivered entries no worker could read. Raises redis-py's errors."""
@@ -221,7 +221,7 @@ class WorkerProcess:
         keys = self._context.settings.keys
         if not await knows_claim(self._context.commands, keys.quarantine):
             raise UnsupportedServerError(
-                f"cannot join group {keys.pair}: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4) and the "
+                f"cannot join group {keys.name}: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4) and the "
                 "permission for it. Use redelivery 'stream' or 'retry-stream', or apply the rules that `reaper acl` "
                 "prints."
             )

@@ -59,9 +59,9 @@ def main(config: Path, into: Path, host: str, port: int, tls: bool, recovery: st
 
 def _users(settings: ReaperSettings, mode: RecoveryMode) -> Iterator[tuple[str, list[str]]]:
     """Return the users with their rights, one for each role, one for the pipeline and one for an administrator."""
-    pairs = [group.keys for group in settings.groups]
+    groups = [group.keys for group in settings.groups]
     for role in roles_in(mode):
-        yield role.value, rules_of(role, mode, pairs, [settings.namespace_keys]).words
+        yield role.value, rules_of(role, mode, groups, [settings.namespace_keys]).words
     yield "pipeline", _pipeline(settings)
     yield "admin", ["allkeys", "allchannels", "allcommands"]
 

@@ -10,11 +10,11 @@ from reaper.cli.options import (
     all_option,
     connected,
     group_argument,
+    group_options,
     groups_options,
     ids_argument,
     json_option,
     known_or_named,
-    operator_options,
     reason_option,
     show_result,
     yes_option,
@@ -97,7 +97,7 @@ def _list_line(letter: DeadLetter, now_ms: int) -> str:
 @group_argument
 @click.argument("entry_id", metavar="ID")
 @json_option
-@operator_options
+@group_options
 async def show_(keys: GroupKeys, entry_id: str, machine: bool, settings: ReaperSettings) -> None:
     """Show a dead letter with its payload and history."""
     check_ids([entry_id])
@@ -105,7 +105,7 @@ async def show_(keys: GroupKeys, entry_id: str, machine: bool, settings: ReaperS
         await check_exists(client, keys)
         letter = await find(client, keys, entry_id)
     if letter is None:
-        raise NotPossibleError(f"{_missing(keys, [entry_id])} `reaper dead-letters list {keys.pair}` lists all.")
+        raise NotPossibleError(f"{_missing(keys, [entry_id])} `reaper dead-letters list {keys.name}` lists all.")
     if machine:
         show_json(letter.as_json())
     else:
@@ -114,7 +114,7 @@ async def show_(keys: GroupKeys, entry_id: str, machine: bool, settings: ReaperS
 
 def _missing(keys: GroupKeys, ids: list[str]) -> str:
     """Return a sentence about dead letters that do not exist."""
-    return f"dead letter {', '.join(ids)} of {keys.pair} does not exist: it was redriven or deleted."
+    return f"dead letter {', '.join(ids)} of {keys.name} does not exist: it was redriven or deleted."
 
 
 def _lines_of(letter: DeadLetter) -> list[str]:
@@ -146,7 +146,7 @@ def _value(value: bytes) -> str:
 @click.option("--older-than", "older_than_s", type=DurationType(), help="Only jobs that were dead-lettered longer ago.")
 @yes_option
 @json_option
-@operator_options
+@group_options
 async def delete_(keys: GroupKeys, yes: bool, machine: bool, settings: ReaperSettings, **selected: Any) -> bool:
     """Delete dead letters for good.
 
@@ -158,9 +158,9 @@ async def delete_(keys: GroupKeys, yes: bool, machine: bool, settings: ReaperSet
         # The confirmation counts the letters that are deleted: later ones stay.
         letters = [letter.id async for letter in select(client, keys, selection)]
         if letters and not yes:
-            confirm(f"Delete {counted(len(letters), 'dead letter')} of {keys.pair} for good?")
+            confirm(f"Delete {counted(len(letters), 'dead letter')} of {keys.name} for good?")
         deleted = await delete(client, keys, letters)
     absent = [one for one in selection.ids if one not in letters]
-    lines = [f"{keys.pair}: {counted(deleted, 'dead letter')} deleted", *([_missing(keys, absent)] if absent else [])]
+    lines = [f"{keys.name}: {counted(deleted, 'dead letter')} deleted", *([_missing(keys, absent)] if absent else [])]
     show_result({"deleted": deleted, "missing": absent}, *lines, machine=machine)
     return not absent

@@ -2,7 +2,7 @@
 
 import click
 
-from reaper.cli.options import connected, json_option, operator_options
+from reaper.cli.options import connected, json_option, namespace_options
 from reaper.operations.drain import await_drained, drain, undo_drain
 from reaper.operations.durations import duration
 from reaper.settings import ReaperSettings
@@ -28,7 +28,7 @@ from workers.runtime.printing import show, show_json
 @click.option("--timeout", type=DurationType(), default="20s", show_default=True, help="How long to wait.")
 @click.option("--undo", is_flag=True, help="Let the replica take groups again.")
 @json_option
-@operator_options
+@namespace_options
 async def drain_command(
     replica: str, for_s: float, timeout: float, undo: bool, machine: bool, settings: ReaperSettings
 ) -> bool:

@@ -57,7 +57,7 @@ async def explain_command(
         shown = [one.keys for one in found]
         snapshot = await take_snapshot(client, settings.namespace_keys, settings.groups, server, shown)
     states = {state.group: state for state in snapshot.groups}
-    explanations = [Explanation(one, states[one.keys.pair], snapshot) for one in found]
+    explanations = [Explanation(one, states[one.keys.name], snapshot) for one in found]
     if machine:
         show_json([one.as_json() for one in explanations])
         return
@@ -70,7 +70,7 @@ def _nothing_found(job: str, searched: list[FoundJob], depth: int) -> str:
         return f"job {job!r} was not found: no group is known. Name one with --group."
     complete = all(one.complete for one in searched)
     part, advice = ("", "") if complete else (f"the newest {depth} entries of ", ", raise --depth")
-    where = part + ", ".join(one.keys.pair for one in searched)
+    where = part + ", ".join(one.keys.name for one in searched)
     return f"job {job!r} was not found in {where}. Check the ID{advice}, or name another group with --group."
 
 

@@ -7,8 +7,9 @@ import click
 from reaper.cli.options import (
     connected,
     group_argument,
+    group_options,
     json_option,
-    operator_options,
+    namespace_options,
     show_result,
     yes_option,
 )
@@ -48,16 +49,16 @@ _STARTS = {"start": FROM_START, "now": FROM_NOW}
     help="Where a new group begins: at the oldest entry (start), or at the next one that is added (now).",
 )
 @json_option
-@operator_options
+@group_options
 async def create(groups: Sequence[GroupKeys], begin: str, machine: bool, settings: ReaperSettings) -> None:
     """Create consumer groups, and streams that do not exist.
 
     A destroyed group continues after the last entry that it received, if the group settings still have it.
     """
     async with connected(settings) as (client, _):
-        created = {keys.pair: await create_group(client, keys, _STARTS[begin]) for keys in dict.fromkeys(groups)}
-    lines = (f"{pair}: {'created' if is_new else 'already exists'}" for pair, is_new in created.items())
-    document = [{"group": pair, "created": is_new} for pair, is_new in created.items()]
+        created = {keys.name: await create_group(client, keys, _STARTS[begin]) for keys in dict.fromkeys(groups)}
+    lines = (f"{name}: {'created' if is_new else 'already exists'}" for name, is_new in created.items())
+    document = [{"group": name, "created": is_new} for name, is_new in created.items()]
     show_result(document, *lines, machine=machine)
 
 
@@ -66,7 +67,7 @@ async def create(groups: Sequence[GroupKeys], begin: str, machine: bool, setting
 )
 @group_argument
 @json_option
-@operator_options
+@group_options
 async def pause(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
     """Pause recovery of a group.
 
@@ -80,7 +81,7 @@ async def pause(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> Non
 )
 @group_argument
 @json_option
-@operator_options
+@group_options
 async def resume(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
     """Resume recovery of a paused group."""
     await _set_paused(settings, keys, False, machine)
@@ -91,8 +92,8 @@ async def _set_paused(settings: ReaperSettings, keys: GroupKeys, paused: bool, m
         await check_exists(client, keys)
         changed = await set_paused(client, keys, paused)
     state = "paused" if paused else "resumed"
-    line = f"{keys.pair}: recovery {state}" if changed else f"{keys.pair}: recovery was already {state}"
-    show_result({"group": keys.pair, "paused": paused, "changed": changed}, line, machine=machine)
+    line = f"{keys.name}: recovery {state}" if changed else f"{keys.name}: recovery was already {state}"
+    show_result({"group": keys.name, "paused": paused, "changed": changed}, line, machine=machine)
 
 
 @groups.command(
@@ -105,7 +106,7 @@ async def _set_paused(settings: ReaperSettings, keys: GroupKeys, paused: bool, m
 @group_argument
 @yes_option
 @json_option
-@operator_options
+@namespace_options
 async def forget(keys: GroupKeys, yes: bool, machine: bool, settings: ReaperSettings) -> None:
     """Remove stream-reaper's keys of a group from Redis.
 
@@ -115,9 +116,9 @@ async def forget(keys: GroupKeys, yes: bool, machine: bool, settings: ReaperSett
     async with connected(settings) as (client, _):
         await check_exists(client, keys)
         if not yes:
-            confirm(f"Remove the keys of {keys.pair}?")
+            confirm(f"Remove the keys of {keys.name}?")
         namespace, limit = settings.namespace, settings.journal_limit
         made_ready = await forget_group(client, keys, namespace=namespace, journal_limit=limit)
     ready = f", {counted(made_ready, 'scheduled job is', 'scheduled jobs are')} ready now" if made_ready else ""
-    document = {"group": keys.pair, "made_ready": made_ready}
-    show_result(document, f"{keys.pair}: the keys are removed{ready}", machine=machine)
+    document = {"group": keys.name, "made_ready": made_ready}
+    show_result(document, f"{keys.name}: the keys are removed{ready}", machine=machine)

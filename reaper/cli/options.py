@@ -59,8 +59,9 @@ def reaper_settings(asked: Collection[str], helps: Mapping[str, str] | None = No
     return decorate
 
 
-operator_options = reaper_settings(("redis_url", "namespace"))
-"""Settings of a command for one group, which are the address of Redis and the namespace of the replicas."""
+group_options = reaper_settings(("redis_url",))
+"""Settings of a command for one group, which no namespace concerns."""
+namespace_options = reaper_settings(("redis_url", "namespace"))
 _GROUPS_HELP = "Groups without a live replica, as STREAM/GROUP,…; groups of live replicas are included anyway."
 groups_options = reaper_settings(("redis_url", "namespace", "groups"), {"groups": _GROUPS_HELP})
 """The same for a command that reads all groups."""

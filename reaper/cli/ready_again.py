@@ -11,9 +11,9 @@ from reaper.cli.options import (
     all_option,
     connected,
     group_argument,
+    group_options,
     ids_argument,
     json_option,
-    operator_options,
     reason_option,
 )
 from reaper.operations.dead_letters import check_ids, choose, select
@@ -57,7 +57,7 @@ def _per_second(_context: click.Context, _option: click.Parameter, rate: str | N
 @dry_run_option
 @click.option("--force", is_flag=True, help=f"Also redrive jobs that were redriven {MAX_GENERATION} times already.")
 @json_option
-@operator_options
+@group_options
 async def redrive(
     keys: GroupKeys,
     rate: float | None,
@@ -101,7 +101,7 @@ async def redrive(
 )
 @dry_run_option
 @json_option
-@operator_options
+@group_options
 async def requeue(
     keys: GroupKeys,
     ids: tuple[str, ...],
@@ -151,9 +151,9 @@ async def _print(
     finally:
         others = [f"{number} {outcome}" for outcome, number in counts.items() if outcome is not Outcome.DONE]
         if not machine:
-            show(", ".join([f"{run.keys.pair}: {counted(counts[Outcome.DONE], noun)} {would_be}{verb}", *others]))
+            show(", ".join([f"{run.keys.name}: {counted(counts[Outcome.DONE], noun)} {would_be}{verb}", *others]))
     if machine:
-        facts = {"group": run.keys.pair, "dry_run": run.dry_run, "done": counts[Outcome.DONE]}
+        facts = {"group": run.keys.name, "dry_run": run.dry_run, "done": counts[Outcome.DONE]}
         show_json({**facts, "results": [result._asdict() for result in found]})
     return counts
 

@@ -56,7 +56,7 @@ def _reaper(stage: Stage, name: str) -> Command:
         "name": name,
         "namespace": stage.namespace.namespace,
         "config": str(stage.reaper_settings),
-        "groups": stage.keys.pair,
+        "groups": stage.keys.name,
         "max-deliveries": settings.max_deliveries,
         "lease-ttl": settings.lease_ttl.total_seconds(),
         "redelivery": settings.policy,

@@ -85,16 +85,16 @@ def acl_line(user: str, words: Iterable[str]) -> str:
     return " ".join(map(_quote, ("ACL", "SETUSER", user, *words)))
 
 
-def rules_of(role: Role, mode: RecoveryMode, pairs: Sequence[GroupKeys], namespaces: Sequence[NamespaceKeys]) -> Rules:
-    """Return the rules of a role for ``pairs``. In embedded ``mode``, workers need more, because they recover."""
+def rules_of(role: Role, mode: RecoveryMode, groups: Sequence[GroupKeys], namespaces: Sequence[NamespaceKeys]) -> Rules:
+    """Return the rules of a role for ``groups``. In embedded ``mode``, workers need more, because they recover."""
     recovers = role is Role.WORKER and mode is RecoveryMode.EMBEDDED
     commands = {*_EVERY_ROLE.split(), *_COMMANDS[role].split()}
     commands.update(_EMBEDDED.split() if recovers else ())
-    if role is Role.REAPER and any(WILDCARD in pair.stream for pair in pairs):
+    if role is Role.REAPER and any(WILDCARD in group.stream for group in groups):
         commands.add("scan")
-    keys = [key for pair in pairs for key in _keys_in(role, pair, recovers=recovers)]
+    keys = [key for group in groups for key in _keys_in(role, group, recovers=recovers)]
     keys += [key for namespace in namespaces if role in _LOOKS_AT_ALL for key in _keys_of_namespace(namespace)]
-    channels = [channel for pair in pairs for channel in _channels_in(role, pair, recovers=recovers)]
+    channels = [channel for group in groups for channel in _channels_in(role, group, recovers=recovers)]
     return Rules(
         role,
         commands=tuple(sorted(commands)),
@@ -104,13 +104,13 @@ def rules_of(role: Role, mode: RecoveryMode, pairs: Sequence[GroupKeys], namespa
     )
 
 
-def _keys_in(role: Role, pair: GroupKeys, *, recovers: bool) -> Iterable[str]:
+def _keys_in(role: Role, group: GroupKeys, *, recovers: bool) -> Iterable[str]:
     if role is Role.PRODUCER:
-        of_stream = stream_keys(pair.stream)
+        of_stream = stream_keys(group.stream)
         yield from map(_escape, (of_stream.stream, of_stream.schedule, of_stream.enqueued))
         return
     spared = {"group"} if recovers or role in _LOOKS_AT_ALL else {"group", "stream_schedule"}
-    yield from (_escape(getattr(pair, one.name)) for one in fields(pair) if one.name not in spared)
+    yield from (_escape(getattr(group, one.name)) for one in fields(group) if one.name not in spared)
 
 
 def _keys_of_namespace(namespace: NamespaceKeys) -> Iterable[str]:
@@ -119,14 +119,14 @@ def _keys_of_namespace(namespace: NamespaceKeys) -> Iterable[str]:
     yield from map(_escape, (observing.replicas, observing.groups, observing.drained))
 
 
-def _channels_in(role: Role, pair: GroupKeys, *, recovers: bool) -> Iterable[str]:
+def _channels_in(role: Role, group: GroupKeys, *, recovers: bool) -> Iterable[str]:
     """Yield the channels of notices, which have the names of keys (a job falls due sooner, a lease was handed over)."""
     if role in (Role.PRODUCER, Role.REAPER) or recovers:
-        yield _escape(pair.stream_schedule)
+        yield _escape(group.stream_schedule)
     if role in (Role.WORKER, Role.REAPER):
-        yield _escape(pair.schedule)
+        yield _escape(group.schedule)
     if role is Role.REAPER:
-        yield _escape(pair.lease)
+        yield _escape(group.lease)
 
 
 def _escape(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.layout import unsupported_layout
+from reaper.lease import unsupported_layout
 from reaper.operations.judgement import Finding, Level, judge, note, ok, remarks, warning, wrong
 from reaper.operations.snapshot import take_snapshot
 from reaper.settings import ReaperSettings
@@ -25,7 +25,7 @@ async def diagnose(client: Redis, settings: ReaperSettings, release: str) -> lis
     found += [*judge(snapshot), *remarks(snapshot)]
     found += [ok("replicas", f"{replica.id} holds {counted(replica.held, 'group')}") for replica in snapshot.live]
     found += await _check_types(client, [settings.namespace_keys, *(group.keys for group in snapshot.groups)])
-    policies = {group.keys.pair: group.redelivery for group in settings.watched}
+    policies = {group.keys.name: group.redelivery for group in settings.watched}
     for group in snapshot.groups:
         found += await _check_entries(client, group.keys, group.policy or policies.get(group.group, DEFAULT_REDELIVERY))
     bad = {finding.group for finding in found if finding.level is Level.WRONG}
@@ -85,12 +85,12 @@ async def _check_entries(client: Redis, keys: GroupKeys, policy: str) -> list[Fi
         return []
     found = []
     if unsupported := await unsupported_layout(client, keys.stream, policy):
-        found.append(wrong("layout", explained(unsupported), keys.pair))
+        found.append(wrong("layout", explained(unsupported), keys.name))
     info: Any = await client.xinfo_stream(keys.stream)
     groups: Any = await client.xinfo_groups(keys.stream)
     deleted = info.get("max-deleted-entry-id")  # since Redis 7
     for group in groups if deleted else ():
         if text(group["name"]) == keys.group and entry_order(deleted) > entry_order(group["last-delivered-id"]):
             why = "entries were trimmed or deleted before the group read them. Raise MAXLEN."
-            found.append(wrong("trimming", why, keys.pair))
+            found.append(wrong("trimming", why, keys.name))
     return found

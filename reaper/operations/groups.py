@@ -16,7 +16,7 @@ from workers.protocol.calls import CALL_BYTES, GroupCalls
 from workers.protocol.calls.group_moves import group_names
 from workers.protocol.errors import ConfigurationError, NotPossibleError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
-from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_pair
+from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_group
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Redelivery, counted, entry_order, is_entry_id, text
 from workers.protocol.scripts import load_script
@@ -35,7 +35,7 @@ async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
     the start. Raises ConfigurationError for a pattern, and if the user lacks the permission. Raises redis-py's errors.
     """
     if WILDCARD in keys.stream:
-        raise ConfigurationError(f"cannot create {keys.pair!r}: it is a pattern. Write patterns in the settings file.")
+        raise ConfigurationError(f"cannot create {keys.name!r}: it is a pattern. Write patterns in the settings file.")
     if start == FROM_START and await client.exists(keys.stream):
         last_id, info = text(await client.hget(keys.settings, "last_id") or b""), await client.xinfo_stream(keys.stream)
         if is_entry_id(last_id) and entry_order(last_id.encode()) <= entry_order(info["last-generated-id"]):
@@ -47,7 +47,7 @@ async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
             return False
         if meaning_of(error) is Meaning.DENIED:
             raise ConfigurationError(
-                f"cannot create group {keys.pair!r}: permission denied. Ask an administrator to run "
+                f"cannot create group {keys.name!r}: permission denied. Ask an administrator to run "
                 f"`XGROUP CREATE {keys.stream} {keys.group} {start} MKSTREAM`."
             ) from error
         raise
@@ -57,21 +57,21 @@ async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
 # --- finding ------------------------------------------------------------------------------------------------
 
 
-def known_pairs(configured: Iterable[GroupSettings], watched: Iterable[Iterable[str]]) -> list[str]:
+def known_names(configured: Iterable[GroupSettings], watched: Iterable[Iterable[str]]) -> list[str]:
     """Return the groups of the settings and those that replicas watch (`read_watched`), each once, sorted."""
-    pairs = {f"{group.stream}/{group.group}" for group in configured if not group.is_pattern}
-    return sorted(pairs.union(pair for pairs in watched for pair in pairs if split_pair(pair)))
+    names = {f"{group.stream}/{group.group}" for group in configured if not group.is_pattern}
+    return sorted(names.union(name for watching in watched for name in watching if split_group(name)))
 
 
-def keys_of(pairs: Iterable[str]) -> list[GroupKeys]:
-    """Return the keys of each pair."""
-    return [group_keys(*names) for pair in pairs if (names := split_pair(pair))]
+def keys_of(names: Iterable[str]) -> list[GroupKeys]:
+    """Return the keys of the groups with these full names."""
+    return [group_keys(*parts) for name in names if (parts := split_group(name))]
 
 
 async def known_groups(client: Redis, settings: ReaperSettings) -> list[GroupKeys]:
     """Return the groups of the settings, and those that replicas watch. Raises redis-py's errors."""
     watched = await read_watched(client, settings.namespace_keys)
-    return keys_of(known_pairs(settings.groups, watched.values()))
+    return keys_of(known_names(settings.groups, watched.values()))
 
 
 async def check_exists(client: Redis, keys: GroupKeys) -> None:
@@ -79,7 +79,7 @@ async def check_exists(client: Redis, keys: GroupKeys) -> None:
     if keys.group in await group_names(client, keys.stream):
         return
     if not await client.exists(keys.settings, keys.lease, keys.schedule, keys.retry, keys.dead):
-        raise NotPossibleError(f"group {keys.pair!r} does not exist. Check the names of the stream and of the group.")
+        raise NotPossibleError(f"group {keys.name!r} does not exist. Check the names of the stream and of the group.")
 
 
 # --- pause and resume ---------------------------------------------------------------------------------------
@@ -115,9 +115,9 @@ async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> Non
     now, of = await server_ms(client), namespace_keys(namespace)
     watched = await read_watched(client, of)
     for replica in await read_replicas(client, of):
-        if replica.is_live(now) and keys.pair in watched.get(replica.id, ()):
+        if replica.is_live(now) and keys.name in watched.get(replica.id, ()):
             raise NotPossibleError(
-                f"cannot forget {keys.pair}: replica {replica.id} of namespace {namespace!r} still watches it. Remove "
+                f"cannot forget {keys.name}: replica {replica.id} of namespace {namespace!r} still watches it. Remove "
                 "the group from its settings and restart it, or stop it."
             )
 
@@ -135,4 +135,4 @@ def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> Non
     }
     if code in reasons:
         ready = f" ({counted(made_ready, 'waiting job was', 'waiting jobs were')} made ready)" if made_ready else ""
-        raise NotPossibleError(f"cannot forget {keys.pair}: {reasons[code]}, and then forget it again{ready}.")
+        raise NotPossibleError(f"cannot forget {keys.name}: {reasons[code]}, and then forget it again{ready}.")

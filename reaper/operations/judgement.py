@@ -27,7 +27,6 @@ DISABLED_BECAUSE = UNSUPPORTED_LAYOUTS | {
     "no_group": "the stream or its group does not exist. Start a worker, or run `reaper groups create`",
 }
 
-
 Problem = tuple[ProblemKind, str]
 """A problem with its text."""
 
@@ -194,15 +193,15 @@ def remarks(snapshot: Snapshot) -> Iterator[Finding]:
 
 def folded(findings: Iterable[Finding]) -> list[str]:
     """Return a line for each text. The same text about several groups is one line."""
-    pairs_by_text: dict[str, list[str]] = {}
+    groups_by_text: dict[str, list[str]] = {}
     for finding in findings:
-        pairs_by_text.setdefault(finding.text, []).append(finding.group)
-    return [f"{_several(pairs)}{text}" for text, pairs in pairs_by_text.items()]
+        groups_by_text.setdefault(finding.text, []).append(finding.group)
+    return [f"{_several(groups)}{text}" for text, groups in groups_by_text.items()]
 
 
-def _several(pairs: Sequence[str]) -> str:
-    named = [pair for pair in pairs if pair][:MOST_NAMED]
-    others = len(pairs) - len(named)
+def _several(groups: Sequence[str]) -> str:
+    named = [group for group in groups if group][:MOST_NAMED]
+    others = len(groups) - len(named)
     more = f" and {others} more groups" if named and others else ""
     return f"{', '.join(named)}{more}: " if named else ""
 

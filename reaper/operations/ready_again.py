@@ -135,7 +135,7 @@ class ReadyAgain:
                 reply, was_lost = await READY_AGAIN.run(self.client, *call), False
             if reply[0] != b"ok":
                 raise NotPossibleError(
-                    f"group {self.keys.pair!r} does not exist, so no worker would read the jobs. Create the group, or "
+                    f"group {self.keys.name!r} does not exist, so no worker would read the jobs. Create the group, or "
                     "start its workers."
                 )
             put_off = []

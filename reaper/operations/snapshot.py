@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.operations.groups import keys_of, known_pairs
+from reaper.operations.groups import keys_of, known_names
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState, replica_of
 from reaper.reasons import FEW_GROUPS, MOST_WORST, worst
 from reaper.replicas import Replica, parse_replicas, read_watched
@@ -56,21 +56,21 @@ async def take_snapshot(
     snapshot = await look_at_namespace(client, keys, server)
     watching = await read_watched(client, keys)
     replicas = snapshot.live or snapshot.replicas
-    known = known_pairs(configured, (watching.get(replica.id, ()) for replica in replicas))
-    chosen = [pair for pair in known if fnmatchcase(pair, glob)] if glob else choose(known, replicas)
-    pairs = dict.fromkeys((*chosen, *(keys.pair for keys in asked)))
+    known = known_names(configured, (watching.get(replica.id, ()) for replica in replicas))
+    chosen = [name for name in known if fnmatchcase(name, glob)] if glob else choose(known, replicas)
+    names = dict.fromkeys((*chosen, *(keys.name for keys in asked)))
     snapshot = replace(snapshot, watching=watching, left_out=len(known) - len(chosen))
-    return replace(snapshot, groups=await _read_groups(client, keys_of(pairs), snapshot))
+    return replace(snapshot, groups=await _read_groups(client, keys_of(names), snapshot))
 
 
 def choose(known: Sequence[str], replicas: Sequence[Replica]) -> list[str]:
     """Return the groups to read. Of more than `FEW_GROUPS`, these are the ones that the replicas report as worst."""
     if len(known) <= FEW_GROUPS:
         return list(known)
-    reports = {pair: report for replica in replicas for pair, report in replica.groups.items()}
+    reports = {name: report for replica in replicas for name, report in replica.groups.items()}
     at_ms = max((replica.at_ms for replica in replicas), default=0)
-    chosen = {report.group for report in worst((reports[pair] for pair in known if pair in reports), at_ms)}
-    return [pair for pair in known if pair in chosen] or list(known[:MOST_WORST])
+    chosen = {report.group for report in worst((reports[name] for name in known if name in reports), at_ms)}
+    return [name for name in known if name in chosen] or list(known[:MOST_WORST])
 
 
 async def look_at_namespace(client: Redis, keys: NamespaceKeys, server: str = "") -> Snapshot:
@@ -130,15 +130,15 @@ def _state_of(keys: GroupKeys, replies: Sequence[Any], snapshot: Snapshot) -> Gr
     holder, fields = text(replies[0] or b""), replies[1] or {}
     left_ms, scheduled, quarantined, delayed, released, dead = (reply or 0 for reply in replies[2:])
     in_force = {text(name): text(value) for name, value in fields.items()}
-    serving, reporting = _serving(snapshot, keys.pair, holder)
-    report = reporting.groups.get(keys.pair) if reporting else None
+    serving, reporting = _serving(snapshot, keys.name, holder)
+    report = reporting.groups.get(keys.name) if reporting else None
 
     def number(name: str) -> int:
         return whole_number(in_force.get(name, "").encode(), 0)
 
     counters: dict[str, Any] = {name: number(name) for name in COUNTERS}
     return GroupState(
-        group=keys.pair,
+        group=keys.name,
         mode=in_force.get("recovery", ""),
         policy=in_force.get("policy") or (report.redelivery if report else ""),
         visibility_ms=number("visibility_ms") or (report.visibility_ms if report else 0),
@@ -159,11 +159,11 @@ def _state_of(keys: GroupKeys, replies: Sequence[Any], snapshot: Snapshot) -> Gr
     )
 
 
-def _serving(snapshot: Snapshot, pair: str, holder: str) -> tuple[Replica | None, Replica | None]:
+def _serving(snapshot: Snapshot, name: str, holder: str) -> tuple[Replica | None, Replica | None]:
     """Return the live replica that serves the group, and the one whose report counts."""
-    reporting = next((replica for replica in snapshot.live if pair in replica.groups), None)
+    reporting = next((replica for replica in snapshot.live if name in replica.groups), None)
     if is_observers(snapshot.namespace):
-        return reporting or next(iter(snapshot.watchers(pair)), None), reporting
+        return reporting or next(iter(snapshot.watchers(name)), None), reporting
     serving = snapshot.replica(replica_of(holder))
     return serving, serving if holder else reporting
 

@@ -175,9 +175,9 @@ class Snapshot:
         """Return the live replica with this ID, or None."""
         return next((replica for replica in self.live if replica.id == replica_id), None)
 
-    def watchers(self, pair: str) -> tuple[Replica, ...]:
+    def watchers(self, group: str) -> tuple[Replica, ...]:
         """Return the live replicas that watch ``stream/group``."""
-        return tuple(replica for replica in self.live if pair in self.watching.get(replica.id, ()))
+        return tuple(replica for replica in self.live if group in self.watching.get(replica.id, ()))
 
     @property
     def needs_no_reaper(self) -> bool:

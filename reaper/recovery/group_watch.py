@@ -67,7 +67,7 @@ class GroupWatch:
         self._notes = notes
         self._keys = group.keys
         self._schedules = group.keys.schedule, group.keys.stream_schedule
-        self._chores = Chores(context.wheel, context.tasks, group.keys.pair, partial(self.end, EndOfTerm.FAILED))
+        self._chores = Chores(context.wheel, context.tasks, group.keys.name, partial(self.end, EndOfTerm.FAILED))
         self._observer = Observer(context, group, notes.report) if context.settings.observe else None
         self._writer = self._observer or GroupWriter(context, group, term)
         self._lost = LostDeliveries(self._writer, notes, context.settings.consumer_retention)
@@ -77,6 +77,7 @@ class GroupWatch:
         """Scanners of the sources that the latest tick reads."""
         self._pace = MovePace()
         self._next_full_s = self._scanned_s = float("-inf")
+        self._full_retry_s = FULL_RETRY_S
         self._interval_s = context.settings.tick_of(group).total_seconds()
 
     # ---- lifecycle
@@ -100,7 +101,7 @@ class GroupWatch:
             self._chores.stop(self._over)
 
     def _over(self) -> None:
-        self._notes.log_recovered(at_the_end=True)
+        self._notes.recovery_log.log(at_the_end=True)
         if self._observer:
             self._observer.log(at_the_end=True)
         self._ended(self._end or EndOfTerm.FAILED)
@@ -175,7 +176,7 @@ class GroupWatch:
         return ResponseError(text(error)) if error else None
 
     async def _restore_settings(self) -> None:
-        logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))
+        logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.name))
         try:
             await self._write_settings()
         except (RedisError, OSError) as error:
@@ -191,7 +192,7 @@ class GroupWatch:
     def _lease_is_lost(self, doing: str) -> None:
         logger.warning(
             "this replica does not hold the lease any more: %s",
-            fields(group=self._keys.pair, token=self._term.token, doing=doing),
+            fields(group=self._keys.name, token=self._term.token, doing=doing),
         )
         self.end(EndOfTerm.NOT_OURS)
 
@@ -215,8 +216,9 @@ class GroupWatch:
         try:
             await self._scan_fully()
             self._notes.worked("scan everything")
+            self._full_retry_s = FULL_RETRY_S
         except (RedisError, OSError) as error:
-            pause_s = min(pause_s, FULL_RETRY_S)
+            pause_s, self._full_retry_s = min(pause_s, self._full_retry_s), 2 * self._full_retry_s
             if not is_missing_key(error):  # else the tick reports it
                 self._notes.failed("scan everything", error)
         finally:
@@ -273,13 +275,13 @@ class GroupWatch:
             self._notes.telemetry.count(instruments.WRITES_FENCED)
             logger.warning(
                 "write fenced, this replica does not hold the lease any more: %s",
-                fields(group=self._keys.pair, token=self._term.token, lease=declined.detail),
+                fields(group=self._keys.name, token=self._term.token, lease=declined.detail),
             )
             self.end(EndOfTerm.NOT_OURS)
         elif declined.reason is DeclineReason.PAUSED:
             self._notes.paused()
         elif declined.wait:
-            self._notes.waits(declined.wait)
+            self._notes.recovery_log.waits(declined.wait)
         elif declined.reason is not DeclineReason.UNKNOWN:  # the next tick writes the settings that were lost
             self._notes.layout(declined.detail)
 

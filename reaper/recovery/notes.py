@@ -15,44 +15,38 @@ from reaper.reasons import FEW_GROUPS
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.declined import RecoveryWait, explained
+from workers.protocol.calls.declined import explained
 from workers.protocol.calls.group_moves import DueMoves, Outcome, Recovered
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
-from workers.protocol.messages import RecoveryMode, first_of, text
-from workers.runtime.clock import monotonic
+from workers.protocol.messages import RecoveryMode, text
 from workers.runtime.settings import to_ms
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
+from workers.upkeep.recovery_log import RecoveryLog
 
 logger = logging.getLogger(__name__)
 
 FALSE_RECOVERY_LOG_S = 60.0
-RECOVERED_LOG_S = 1.0
-"""The shortest time between two log lines about recovered deliveries."""
 NAME_CHARS, MOST_NAMED = 200, 5
 """Characters of a consumer's name in a report, and the number of consumers."""
 HELD_FOR_S = 25.0
 """After this time without a failure, due jobs can be made ready again (``move_due.lua`` tries every 10 s)."""
 MOVE_DUE = "make due jobs ready"
 
-_MOVED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED})
-
 
 class GroupNotes:
     """The report and the log lines of one group in one term."""
 
-    def __init__(
-        self, group: WatchedGroup, changed: Callable[[], None] = lambda: None, logged_groups: set[str] | None = None
-    ) -> None:
+    def __init__(self, group: WatchedGroup, changed: Callable[[], None], logged_groups: set[str]) -> None:
         """``changed`` is called when disabled recovery or a pause begins or ends. It registers the replica.
 
         All groups of a replica share ``logged_groups``. An outage adds `FEW_GROUPS` at most.
         """
-        self._logged_groups = set() if logged_groups is None else logged_groups
-        self._logged_groups.discard(group.keys.pair)
+        self._logged_groups = logged_groups
+        logged_groups.discard(group.keys.name)
         self.report = GroupReport(
-            group=group.keys.pair,
+            group=group.keys.name,
             visibility_ms=to_ms(group.visibility_timeout),
             max_deliveries=group.max_deliveries,
             redelivery=group.redelivery,
@@ -60,13 +54,11 @@ class GroupNotes:
         )
         self.telemetry = GroupTelemetry(group)
         self._group = group
-        self._pair = group.keys.pair
+        self._name = group.keys.name
         self._changed = changed
         self._false_recoveries: Counter[str] = Counter()
-        self._moved: Counter[Outcome] = Counter()
-        self._moved_from: set[bytes] = set()
-        """Recovered deliveries that are not logged yet, and their consumers."""
-        self._moved_logged_at = self._false_logged_at = self._last_held_at = self._waits_until_s = float("-inf")
+        self.recovery_log = RecoveryLog(group.keys)
+        self._false_logged_at = self._last_held_at = float("-inf")
         self._errors: dict[str, str] = {}
 
     # ---- states
@@ -84,7 +76,7 @@ class GroupNotes:
             if old and old != new:
                 logger.warning(
                     "group setting changed, workers apply it at their next refresh: %s",
-                    fields(group=self._pair, setting=name, before=old, after=new),
+                    fields(group=self._name, setting=name, before=old, after=new),
                 )
         self.layout(taken.unsupported)
 
@@ -94,25 +86,25 @@ class GroupNotes:
         if message != self._errors.get(what):
             level = logging.WARNING if is_contact_error(error) else logging.ERROR
             if level == logging.ERROR or len(self._logged_groups) < FEW_GROUPS:
-                self._logged_groups.add(self._pair)
-            level = level if self._pair in self._logged_groups else logging.DEBUG
-            logger.log(level, "cannot serve the group: %s", fields(group=self._pair, task=what, cause=in_words(error)))
+                self._logged_groups.add(self._name)
+            level = level if self._name in self._logged_groups else logging.DEBUG
+            logger.log(level, "cannot serve the group: %s", fields(group=self._name, task=what, cause=in_words(error)))
         self._errors[what] = message
         self.report.error = "; ".join(self._errors.values())
 
     def worked(self, what: str) -> None:
         """Note that the task ``what`` works, so its earlier error has passed."""
         if self._errors.pop(what, ""):
-            level = logging.INFO if self._pair in self._logged_groups else logging.DEBUG
-            logger.log(level, "task works again: %s", fields(group=self._pair, task=what))
+            level = logging.INFO if self._name in self._logged_groups else logging.DEBUG
+            logger.log(level, "task works again: %s", fields(group=self._name, task=what))
             self.report.error = "; ".join(self._errors.values())
             if not self._errors:
-                self._logged_groups.discard(self._pair)
+                self._logged_groups.discard(self._name)
 
     def scanned(self, server_ms: int) -> None:
         """Note a scan that succeeded, so the group exists."""
         self.report.last_scan_ms = server_ms
-        self.log_recovered()
+        self.recovery_log.log()
         self.worked("scan")
         if self.report.disabled == "no_group":
             self._served_again()
@@ -126,7 +118,7 @@ class GroupNotes:
     def disabled(self, kind: str, message: str) -> None:
         """Note that recovery cannot act in this group. ``message`` is the cause for people."""
         if kind != self.report.disabled:
-            logger.error("recovery disabled: %s", fields(group=self._pair, reason=kind, cause=message))
+            logger.error("recovery disabled: %s", fields(group=self._name, reason=kind, cause=message))
             self.report.disabled = kind
             self._changed()
 
@@ -138,7 +130,7 @@ class GroupNotes:
             self._served_again()
 
     def _served_again(self) -> None:
-        logger.info("recovery enabled again: %s", fields(group=self._pair))
+        logger.info("recovery enabled again: %s", fields(group=self._name))
         self.report.disabled = ""
         self._changed()
 
@@ -146,22 +138,15 @@ class GroupNotes:
         """Note that an operator paused the group."""
         if not self.report.paused:
             command = f"reaper groups resume {self._group.keys.word}"
-            logger.warning("recovery paused: %s", fields(group=self._pair, to_resume=command))
+            logger.warning("recovery paused: %s", fields(group=self._name, to_resume=command))
             self.report.paused = True
             self._changed()
-
-    def waits(self, wait: RecoveryWait) -> None:
-        """Note that recovery waits after a gap in the heartbeats. Each gap is logged once."""
-        ends_s = monotonic() + wait.left_ms / 1000
-        if ends_s > self._waits_until_s + 1:
-            logger.warning("recovery waits for heartbeats: %s", fields(group=self._pair, **wait.facts()))
-        self._waits_until_s = ends_s
 
     def call_done(self) -> None:
         """Note a recovery call that succeeded, so recovery is neither paused nor disabled."""
         self.worked("recover")
         if self.report.paused:
-            logger.warning("recovery resumed: %s", fields(group=self._pair))
+            logger.warning("recovery resumed: %s", fields(group=self._name))
             self.report.paused = False
             self._changed()
         if self.report.token:  # the calls of an observer succeed with every layout
@@ -172,26 +157,10 @@ class GroupNotes:
     def batch(self, found: Sequence[Recovered]) -> None:
         """Count and log the overdue deliveries of one recovery call."""
         self.telemetry.recovered(found)
+        self.recovery_log.add(found)
         for row in found:
-            if row.outcome in _MOVED:
-                self._moved[row.outcome] += 1
-                self._moved_from.add(row.consumer or b"none (XNACK)")
             self.report.recovered += row.outcome is Outcome.REDELIVERED
             self._note_failure(row)
-        self.log_recovered()
-
-    def log_recovered(self, *, at_the_end: bool = False) -> None:
-        """Log how many deliveries were recovered since the last line, at the end of the term or after a second."""
-        now = anyio.current_time()
-        if self._moved and (at_the_end or now - self._moved_logged_at >= RECOVERED_LOG_S):
-            facts = fields(
-                group=self._pair,
-                consumers=first_of(self._moved_from),
-                redelivered=self._moved[Outcome.REDELIVERED],
-                quarantined=self._moved[Outcome.QUARANTINED],
-            )
-            logger.info("recovered stalled deliveries: %s", facts)
-            self._moved, self._moved_from, self._moved_logged_at = Counter(), set(), now
 
     def _note_failure(self, row: Recovered) -> None:
         """Log a delivery that did not become ready."""
@@ -200,7 +169,7 @@ class GroupNotes:
                 logger.error(
                     "job dead-lettered: %s",  # as in `workers.loop.reporting`, so that one alert finds both
                     fields(
-                        group=self._pair,
+                        group=self._name,
                         job=row.job_id,
                         dead_letter=text(row.detail),
                         limit=self._group.max_deliveries,
@@ -211,13 +180,13 @@ class GroupNotes:
             case Outcome.LOST_PAYLOAD:
                 logger.error(
                     "entry was deleted while pending, its payload is lost: %s",
-                    fields(group=self._pair, entry=row.entry_id),
+                    fields(group=self._name, entry=row.entry_id),
                 )
             case Outcome.HELD:
                 self.report.undeliverable += 1
                 logger.error(
                     "cannot redeliver an entry, retrying at the next full scan: %s",
-                    fields(group=self._pair, entry=row.entry_id, cause=explained(text(row.detail))),
+                    fields(group=self._name, entry=row.entry_id, cause=explained(text(row.detail))),
                 )
 
     def lost(self, consumer: bytes, deliveries: int, *, is_certain: bool) -> None:
@@ -225,7 +194,7 @@ class GroupNotes:
         loss = telemetry.CERTAIN if is_certain else telemetry.IN_DOUBT
         self.telemetry.count(instruments.LOST_DELIVERIES, deliveries, loss=loss)
         facts = fields(
-            group=self._pair,
+            group=self._name,
             consumer=consumer,
             deliveries=deliveries,
             to_requeue=f"reaper groups requeue {self._group.keys.word} --lost",
@@ -242,7 +211,7 @@ class GroupNotes:
         self.report.unread_ms = unread_ms
         if is_group_lost:
             self.telemetry.count(instruments.LOST, loss=telemetry.LOST_GROUP)
-            logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._pair))
+            logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._name))
 
     def moved(self, moved: DueMoves) -> None:
         """Note due jobs that were made ready, or cannot be, and released quarantined jobs."""
@@ -268,5 +237,5 @@ class GroupNotes:
         self._false_logged_at = now
         logger.warning(
             "false recovery if this consumer was not restarted, raise visibility_timeout or lower COUNT: %s",
-            fields(group=self._pair, consumer=consumer, false_recoveries=self.report.false_recoveries),
+            fields(group=self._name, consumer=consumer, false_recoveries=self.report.false_recoveries),
         )

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from reaper.context import ReplicaContext
-from reaper.layout import unsupported_layout
-from reaper.lease import PAGE, GroupLease, Taken
+from reaper.lease import PAGE, GroupLease, Taken, unsupported_layout
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
@@ -36,9 +35,8 @@ class ObserverLease(GroupLease):
 
     async def take(self, holder: str, *, token: int = 0) -> Taken:  # noqa: ARG002 - the interface of a lease
         """Return whether the policy could work. An observer has no token."""
-        return Taken(
-            holder, unsupported=await unsupported_layout(self._client, self.keys.stream, self.group.redelivery)
-        )
+        unsupported = await unsupported_layout(self._client, self.keys.stream, self.group.redelivery)
+        return Taken(holder, unsupported=unsupported)
 
     def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:  # noqa: ARG002
         """Read new deliveries. The answer has the form of ``tick.lua``."""
@@ -123,7 +121,7 @@ class Observer(GroupWriter):
             logger.info(
                 "observed: %s",
                 fields(
-                    group=self.keys.pair,
+                    group=self.keys.name,
                     minutes=round((now - self._began_ms) / 60_000),
                     would_recover=report.recovered,
                     false_alarms=report.false_alarms,

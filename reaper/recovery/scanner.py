@@ -25,6 +25,7 @@ from workers.protocol.messages import CLAIM_READY_MS
 from workers.runtime.clock import monotonic_ms
 
 FIRST = b"-"
+LAST_ID = b"18446744073709551615-18446744073709551615"
 MOST_GONE = 200_000
 """Entries settled between two full scans that are remembered."""
 LATEST_BYTES = 40_000
@@ -174,5 +175,6 @@ class Scanner:
 
 
 def _behind(rows: Sequence[Any]) -> bytes:
-    """Return where the page behind ``rows`` begins."""
-    return b"(" + bytes(rows[-1][0])
+    """Return where the page behind ``rows`` begins. Behind the last ID of all there is none, so it is read again."""
+    last = bytes(rows[-1][0])
+    return last if last == LAST_ID else b"(" + last

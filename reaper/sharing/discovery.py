@@ -18,7 +18,7 @@ from reaper.settings import GroupSettings, ReaperSettings, redis_pattern
 from reaper.sharing.tenures import Tenures
 from reaper.watched import change_watched, read_found
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.keys import group_keys, split_pair
+from workers.protocol.keys import group_keys, split_group
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, in_words, is_missing_key, is_outage, meaning_of
 from workers.protocol.messages import text
@@ -94,8 +94,8 @@ class Discovery:
                 continue
             self.troubles.works(READ, monotonic())
             before, self.found = self.found, found
-            _log("added", [pair for pair in found if pair not in (before or {})])
-            _log("removed", [pair for pair in before or {} if pair not in found])
+            _log("added", [name for name in found if name not in (before or {})])
+            _log("removed", [name for name in before or {} if name not in found])
             self._tenures.watch(self._settings.watched_with(found))
 
     async def _scan_in_turn(self) -> None:
@@ -130,9 +130,9 @@ class Discovery:
         """
         known, found = await read_found(self._client, self._keys), dict[str, str]()
         failure = await self._find(found)
-        missing = [pair for pair, pattern in known.items() if pattern and pair not in found]
-        gone = [pair for pair in missing if await self._is_gone(pair)]
-        added = {pair: pattern for pair, pattern in found.items() if pair not in known}
+        missing = [name for name, pattern in known.items() if pattern and name not in found]
+        gone = [name for name in missing if await self._is_gone(name)]
+        added = {name: pattern for name, pattern in found.items() if name not in known}
         await change_watched(self._client, self._keys, add=added, remove=gone)
         return failure
 
@@ -149,9 +149,9 @@ class Discovery:
                 failure = error  # the other nodes may answer
         return failure
 
-    async def _is_gone(self, pair: str) -> bool:
+    async def _is_gone(self, name: str) -> bool:
         """Read the group itself, because a scan misses streams of an unreachable node, and streams that move."""
-        stream, group = split_pair(pair) or ("", "")
+        stream, group = split_group(name) or ("", "")
         try:
             groups = await self._client.xinfo_groups(stream)
         except (RedisError, OSError) as error:
@@ -174,7 +174,7 @@ async def _add_groups(
         names = {text(group["name"]) for group in groups}
         for pattern in patterns:
             if pattern.group in names:
-                found.setdefault(f"{stream}/{pattern.group}", pattern.keys.pair)
+                found.setdefault(f"{stream}/{pattern.group}", pattern.keys.name)
     return denied
 
 
@@ -218,7 +218,7 @@ def _readable(key: bytes | str) -> str:
         return ""
 
 
-def _log(change: str, pairs: Sequence[str]) -> None:
-    if pairs:
-        names = ",".join(sorted(pairs)) if len(pairs) <= NAMED else f"{min(pairs)},…"
-        logger.info("watched groups changed: %s", fields(change=change, number=len(pairs), groups=names))
+def _log(change: str, groups: Sequence[str]) -> None:
+    if groups:
+        names = ",".join(sorted(groups)) if len(groups) <= NAMED else f"{min(groups)},…"
+        logger.info("watched groups changed: %s", fields(change=change, number=len(groups), groups=names))

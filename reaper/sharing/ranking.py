@@ -8,6 +8,6 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 
-def ranked(replicas: Iterable[str], pair: str) -> list[str]:
-    """Return the IDs of ``replicas`` in the order in which they should serve group ``pair``."""
-    return sorted(replicas, key=lambda replica: blake2b(f"{replica} {pair}".encode(), digest_size=8).digest())
+def ranked(replicas: Iterable[str], group: str) -> list[str]:
+    """Return the IDs of ``replicas`` in the order in which they should serve ``group``."""
+    return sorted(replicas, key=lambda replica: blake2b(f"{replica} {group}".encode(), digest_size=8).digest())

@@ -96,18 +96,18 @@ class Registry:
 
     async def _register(self) -> None:
         context, began = self._context, monotonic()
-        heartbeat, watched = "", self._tenures.pairs
+        heartbeat, watched = "", self._tenures.names
         if context.clock_offset_ms and began >= self._due_at:
             heartbeat = self._replica(context.server_ms()).to_json()
             self._took_s = monotonic() - began
         gone_ms = to_ms(self._interval * MISSED)
-        pairs = "" if watched == self._written_watched else "\n".join(watched) or "\n"
+        names = "" if watched == self._written_watched else "\n".join(watched) or "\n"
         keys, scan_ms = self._keys, self.discovery.interval_ms
         at_ms, is_stored, version, is_our_turn, *able = await REGISTER.run(
             context.leases,
             [keys.replicas, keys.live, keys.drained, keys.groups, keys.watched, keys.scanned],
             [
-                self.digest, context.replica_id, heartbeat, gone_ms, round(FORGET_S * 1000), pairs,
+                self.digest, context.replica_id, heartbeat, gone_ms, round(FORGET_S * 1000), names,
                 "" if scan_ms is None else scan_ms,
             ],
         )  # fmt: skip

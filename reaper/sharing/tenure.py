@@ -11,7 +11,6 @@ from redis.exceptions import RedisError
 
 from reaper.context import ReplicaContext
 from reaper.failpoints import failpoint
-from reaper.layout import unsupported_by_server
 from reaper.lease import OFFER, OFFER_MS, EndOfTerm, GroupLease
 from reaper.reasons import FEW_GROUPS
 from reaper.recovery.group_watch import GroupWatch
@@ -24,12 +23,14 @@ from reaper.tasks import Work
 from reaper.wheel import SLOT_S, Alarm
 from workers.protocol.calls.group_moves import Authority
 from workers.protocol.log_fields import fields
+from workers.protocol.messages import Redelivery
+from workers.protocol.server import knows_claim
 
 logger = logging.getLogger(__name__)
 
 TAKE = "take the lease"
 RETRY_S = (0.1, 0.5)
-"""Shortest and longest pause after an attempt whose outcome is unknown."""
+"""Shortest and longest pause after an attempt whose outcome is unknown, and after the loss of the lease."""
 UNABLE_S = 1.0
 """Pause before the next attempt on a server that does not support the policy of the group."""
 EXPIRY_JITTER_S = 0.05
@@ -82,7 +83,7 @@ class Tenure:
     def stop(self, *, is_watched: bool) -> anyio.Event:
         """Leave the group for good, and return an event for the end. Another replica gets it if it ``is_watched``."""
         self._left, self._is_watched = anyio.Event(), is_watched
-        self._context.logged_groups.discard(self.group.keys.pair)
+        self._context.logged_groups.discard(self.group.keys.name)
         self._context.notices.remove(self._notice, [self._lease.keys.lease])
         self._alarm.cancel()
         if self._watch:
@@ -100,7 +101,7 @@ class Tenure:
         """The replicas that may hold the group, in their order."""
         able = self._context.able or ()
         if able is not self._ranked[0]:
-            self._ranked = able, ranked(able, self.group.keys.pair)
+            self._ranked = able, ranked(able, self.group.keys.name)
         return self._ranked[1]
 
     @property
@@ -212,9 +213,9 @@ class Tenure:
 
     async def _try(self, holder: str) -> tuple[Authority | None, float]:
         """Return the term, or None and the seconds until the next attempt."""
-        unable = await unsupported_by_server(self._context.client, self.group.keys, self.group.redelivery)
-        if unable:
-            self._notes.layout(unable)
+        is_in_place, probe = self.group.redelivery is Redelivery.IN_PLACE, self.group.keys.quarantine
+        if is_in_place and not await knows_claim(self._context.client, probe):
+            self._notes.layout("no_claim")
             return None, UNABLE_S
         failpoint("lease.before_take")
         self._may_be_ours = True
@@ -239,7 +240,7 @@ class Tenure:
 
     def _hold(self, term: Authority) -> None:
         """Serve the group until the term ends."""
-        logger.log(self._level, "lease taken: %s", fields(group=self.group.keys.pair, token=term.token))
+        logger.log(self._level, "lease taken: %s", fields(group=self.group.keys.name, token=term.token))
         self.terms += bool(term.token)
         self._is_busy = self._is_woken = False
         ended = partial(self._ended, term)
@@ -257,9 +258,9 @@ class Tenure:
         self._alarm.cancel()
         self._context.changed()
         self._notes = GroupNotes(self.group, self._context.changed, self._context.logged_groups)
-        logger.log(self._level, "lease left: %s", fields(group=self.group.keys.pair, token=term.token, reason=reason))
+        logger.log(self._level, "lease left: %s", fields(group=self.group.keys.name, token=term.token, reason=reason))
         if reason is EndOfTerm.NOT_OURS:
-            self._wait(0)
+            self._wait(random.uniform(*RETRY_S))
         else:
             self._start(partial(self._leave, term, reason))
 

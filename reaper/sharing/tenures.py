@@ -21,7 +21,7 @@ class Tenures:
         self._context = context
         self._tenures: dict[str, Tenure] = {}
         self._wanted: Sequence[WatchedGroup] = context.settings.watched
-        self.pairs: tuple[str, ...] = ()
+        self.names: tuple[str, ...] = ()
         """The groups that are watched, as ``stream/group``."""
         self._is_stopping = anyio.Event()
 
@@ -54,15 +54,15 @@ class Tenures:
         self._wanted = watched
         if self._context.tasks.group is None or self._is_stopping.is_set():
             return
-        wanted = {group.keys.pair: group for group in watched}
+        wanted = {group.keys.name: group for group in watched}
         self._context.watched = len(wanted)
-        for pair in self._tenures.keys() - wanted.keys():
-            self._tenures.pop(pair).stop(is_watched=False)
-        for pair, group in wanted.items():
-            if pair not in self._tenures:
-                self._tenures[pair] = Tenure(self._context, group)
-                self._tenures[pair].begin()
-        self.pairs = tuple(self._tenures)
+        for name in self._tenures.keys() - wanted.keys():
+            self._tenures.pop(name).stop(is_watched=False)
+        for name, group in wanted.items():
+            if name not in self._tenures:
+                self._tenures[name] = Tenure(self._context, group)
+                self._tenures[name].begin()
+        self.names = tuple(self._tenures)
 
     def rerank(self) -> None:
         """Apply a new order of the replicas to each group."""
@@ -105,8 +105,8 @@ class Tenures:
 
     def errors(self) -> dict[str, str]:
         """Return the current failures, by ``stream/group``."""
-        return {pair: tenure.error for pair, tenure in self._all() if tenure.error}
+        return {name: tenure.error for name, tenure in self._all() if tenure.error}
 
     def reports(self) -> dict[str, GroupReport]:
         """Return reports of groups that this replica serves, observes or cannot serve, by ``stream/group``."""
-        return {pair: report for pair, tenure in self._all() if (report := tenure.report())}
+        return {name: report for name, tenure in self._all() if (report := tenure.report())}

@@ -114,7 +114,7 @@ async def _crash(mode: RecoveryMode) -> _Crash:
 
 
 async def _reaper(stage: Stage) -> Running:
-    reaper = stage.reaper("--groups", KEYS.pair, *VISIBILITY)
+    reaper = stage.reaper("--groups", KEYS.name, *VISIBILITY)
     await until_held(stage.client, KEYS)
     return reaper
 

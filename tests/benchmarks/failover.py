@@ -26,7 +26,7 @@ ROUNDS, QUICK_ROUNDS = 7, 2
 TTL_S, TICK_S = 3.0, 0.9
 KEYS = group_keys("jobs", "billing")
 FLAGS = (
-    "--groups", KEYS.pair, "--visibility-timeout", "3600", "--lease-ttl", str(TTL_S),
+    "--groups", KEYS.name, "--visibility-timeout", "3600", "--lease-ttl", str(TTL_S),
     "--full-scan-interval", "3600", "--max-deliveries", "1000",
 )  # fmt: skip
 AFTER_KILL_MS, AFTER_TERM_MS = TTL_S * 1000 + 500, 300.0
@@ -119,7 +119,7 @@ async def _watched_delivery(client: Redis) -> bytes:
     ((entry_id, delivered_ms),) = (await delivered_at(client, KEYS, 2)).items()
 
     async def watched() -> bool:
-        report = await report_of(client, KEYS.pair)
+        report = await report_of(client, KEYS.name)
         return report is not None and report.timers == 1 and report.last_scan_ms > delivered_ms + SCANNED_MS
 
     await wait_until(watched, "the holder has scanned the delivery", TIMEOUT_S)

@@ -76,9 +76,9 @@ async def replicas(client: Redis) -> list[Replica]:
     return [Replica.from_json(heartbeat) for heartbeat in (await client.hgetall(NAMESPACE.replicas)).values()]
 
 
-async def report_of(client: Redis, pair: str) -> GroupReport | None:
-    """Return the latest holder's last report on ``pair``. The report of a killed replica stays for a while."""
-    reports = [one.groups[pair] for one in await replicas(client) if pair in one.groups and one.held]
+async def report_of(client: Redis, group: str) -> GroupReport | None:
+    """Return the latest holder's last report on ``group``. The report of a killed replica stays for a while."""
+    reports = [one.groups[group] for one in await replicas(client) if group in one.groups and one.held]
     return max(reports, key=lambda report: report.token, default=None)
 
 

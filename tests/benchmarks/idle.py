@@ -78,7 +78,7 @@ async def _embedded(stage: Stage) -> list[Running]:
 
 
 async def _holder(stage: Stage) -> list[Running]:
-    reaper = stage.reaper("--groups", KEYS.pair)
+    reaper = stage.reaper("--groups", KEYS.name)
     await wait_until(lambda: _is_scanned(stage.client), "the holder has scanned the group", TIMEOUT_S)
     return [reaper]
 
@@ -89,13 +89,13 @@ async def _all(stage: Stage) -> list[Running]:
 
 async def _waiting(stage: Stage) -> list[Running]:
     await stage.client.set(KEYS.lease, f"benchmark.0@{HOUR_MS}", px=HOUR_MS)
-    reaper = stage.reaper("--groups", KEYS.pair)
+    reaper = stage.reaper("--groups", KEYS.name)
     await waiting(stage.client, KEYS, 1)
     return [reaper]
 
 
 async def _is_scanned(client: Redis) -> bool:
-    report = await report_of(client, KEYS.pair)
+    report = await report_of(client, KEYS.name)
     return report is not None and report.last_full_scan_ms > 0
 
 

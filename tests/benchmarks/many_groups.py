@@ -32,7 +32,7 @@ async def measure(*, quick: bool) -> Result:
         busy = [stage.busy_loop() for _ in range(BUSY_LOOPS)]
         far = await stage.far_away(ROUND_TRIP_MS)
         began = anyio.current_time()
-        reaper = stage.reaper("--groups", ",".join(keys.pair for keys in all_keys), url=far)
+        reaper = stage.reaper("--groups", ",".join(keys.name for keys in all_keys), url=far)
         await wait_until(lambda: _scanned(stage.client, groups), "every group is scanned", READY_S)
         ready_s = anyio.current_time() - began
         await anyio.sleep(seconds)

@@ -79,7 +79,7 @@ async def _worker_recovers(case: _Case, size: int) -> float:
         programs = []
         policy = ("--redelivery", case.redelivery.value) if case.redelivery else ()
         if case.mode is RecoveryMode.REAPER:
-            programs.append(stage.reaper("--groups", OURS.pair, *VISIBILITY, *policy))
+            programs.append(stage.reaper("--groups", OURS.name, *VISIBILITY, *policy))
             await until_held(stage.client, OURS)
         flags = ("--stream", OURS.stream, "--group", OURS.group, *VISIBILITY, "--recovery", case.mode.value, *policy)
         programs.append(stage.worker("worker", *flags, "--concurrency", str(case.slots)))

@@ -80,7 +80,7 @@ async def _killed(stage: Stage, keys: GroupKeys, jobs: int, enqueue_jobs: Enqueu
 async def _reaper_is_late(jobs: int, enqueue_jobs: Enqueue) -> list[float]:
     async with open_stage() as stage:
         await create_group(stage.client, OURS)
-        reaper = stage.reaper("--groups", OURS.pair, *VISIBILITY)
+        reaper = stage.reaper("--groups", OURS.name, *VISIBILITY)
         await until_held(stage.client, OURS)
         ends = await _killed(stage, OURS, jobs, enqueue_jobs)
         await wait_for_pending(stage.client, OURS, 0)

@@ -49,7 +49,7 @@ async def _per_second(ms: float, jobs: int, *, is_ours: bool) -> float:
     async with open_stage() as stage:
         await create_group(stage.client, KEYS)
         url = await stage.far_away(ms)
-        reaper = stage.reaper("--groups", KEYS.pair)
+        reaper = stage.reaper("--groups", KEYS.name)
         await until_held(stage.client, KEYS)
         await wait_until(lambda: stage.client.hexists(KEYS.settings, "policy"), "there are group settings", TIMEOUT_S)
         programs = _workers(stage, url) if is_ours else _loops(stage, url)

@@ -27,7 +27,7 @@ KEYS = group_keys("jobs", "billing")
 LARGEST_MB = 400.0
 TIMEOUT_S = 60.0
 FLAGS = (
-    "--groups", KEYS.pair, "--visibility-timeout", "3600", "--lease-ttl", "2", "--full-scan-interval", "3",
+    "--groups", KEYS.name, "--visibility-timeout", "3600", "--lease-ttl", "2", "--full-scan-interval", "3",
 )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ async def _full_scan(client: Redis, after_ms: int) -> GroupReport:
     """Wait for the end of the first full scan after ``after_ms``."""
 
     async def scanned() -> GroupReport | None:
-        report = await report_of(client, KEYS.pair)
+        report = await report_of(client, KEYS.name)
         return report if report and report.last_full_scan_ms > after_ms else None
 
     report = await wait_until(scanned, "a full scan has ended", TIMEOUT_S)

@@ -77,7 +77,7 @@ async def _late(jobs: int, spread_s: float, mover: Any) -> list[float]:
 
 @asynccontextmanager
 async def _reaper(stage: Stage) -> AsyncIterator[None]:
-    reaper = stage.reaper("--groups", OURS.pair)
+    reaper = stage.reaper("--groups", OURS.name)
     await until_held(stage.client, OURS)
     yield
     await stopped(reaper)

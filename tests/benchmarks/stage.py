@@ -39,8 +39,8 @@ class Stage:
         ``program`` is another module to run, for example `tests.support.paced`.
         """
         if "--groups" in flags:  # else recovery would wait for a visibility timeout after the first heartbeat
-            pairs = flags[flags.index("--groups") + 1].split(",")
-            let_beat_of(self.server.url, [group_keys(*pair.split("/")) for pair in pairs])
+            groups = flags[flags.index("--groups") + 1].split(",")
+            let_beat_of(self.server.url, [group_keys(*group.split("/")) for group in groups])
         return self._run(program, *flags, *(("--redis-url", url) if url else ()), name=name)
 
     def worker(

@@ -109,7 +109,7 @@ async def wait_for_pending(client: Redis, keys: GroupKeys, count: int, timeout: 
     async def reached() -> bool:
         return await pending(client, keys) == count
 
-    await wait_until(reached, f"{count:,} deliveries of {keys.pair} are pending", timeout)
+    await wait_until(reached, f"{count:,} deliveries of {keys.name} are pending", timeout)
 
 
 async def server_ms(client: Redis) -> int:

@@ -54,7 +54,7 @@ def test_the_words_are_those_of_the_command(process: Started) -> None:
     group: click.Group = reaper_command if process.program == "reaper" else worker_command
     command = group.get_command(click.Context(group), process.argv[1])
     assert command
-    command.make_context(process.program, process.argv[2:])  # refuses what it does not know
+    command.make_context(process.program, process.argv[2:])  # rejects what it does not know
 
 
 @pytest.fixture

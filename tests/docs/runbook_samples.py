@@ -158,7 +158,7 @@ async def _operate(scene: Scene, degraded: str) -> None:
     scene.finish()
     scene.redis.xgroup_create("orders", "audit", "$")
     scene.stall("worker-2")
-    await scene.sample("refuses", "status", shows="(?m)^degraded", keeps=degraded)
+    await scene.sample("disabled", "status", shows="(?m)^degraded", keeps=degraded)
     scene.redis.xgroup_destroy("orders", "audit")
     await scene.sample("_", "status", shows="(?m)^healthy", keeps="-")
     scene.finish()

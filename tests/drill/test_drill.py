@@ -181,7 +181,7 @@ async def test_given_back_in_place_every_job_is_accounted_for_after_every_fault(
     assert await drill.wait() == 0, drill.output
 
 
-async def test_a_redis_that_cannot_give_back_in_place_is_refused(processes: Processes, server: RedisServer) -> None:
+async def test_a_redis_that_cannot_give_back_in_place_is_rejected(processes: Processes, server: RedisServer) -> None:
     drill = _drill(processes, "--policy", "in-place", "--redis-url", server.url)
     assert await drill.wait() == 2
     assert "error: --policy in-place needs XREADGROUP … CLAIM (Redis 8.4), which " in drill.output

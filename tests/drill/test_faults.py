@@ -75,10 +75,10 @@ def test_a_fault_is_printed_as_it_is_written(fault: Fault) -> None:
         *((text, "like 'pause-redis@4+10'") for text in ("pause-redis@4", "pause-redis@4+0", "pause-redis@4+soon")),
     ],
 )
-def test_what_is_no_fault_is_refused_with_what_to_write_instead(text: str, sentence: str) -> None:
-    with pytest.raises(ConfigurationError) as refusal:
+def test_what_is_no_fault_is_rejected_with_what_to_write_instead(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as rejection:
         parse_fault(text)
-    assert sentence in str(refusal.value)
+    assert sentence in str(rejection.value)
 
 
 def test_without_reapers_the_faults_that_hit_workers_are_left() -> None:

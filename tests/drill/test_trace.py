@@ -61,17 +61,17 @@ def test_a_limit_leaves_the_rest_of_the_file_unread(tmp_path: Path) -> None:
         (f"{HEADER}{'x' * 10_001}\n", "line 2 has more than 10000 characters"),
     ],
 )
-def test_a_trace_that_cannot_be_read_is_refused_by_file_line_and_column(
+def test_a_trace_that_cannot_be_read_is_rejected_by_file_line_and_column(
     tmp_path: Path, text: str, sentence: str
 ) -> None:
     file = _written(tmp_path, text)
-    with pytest.raises(ConfigurationError) as refusal:
+    with pytest.raises(ConfigurationError) as rejection:
         read_requests(file)
-    assert str(refusal.value).startswith(f"--trace {file}")
-    assert sentence in str(refusal.value)
+    assert str(rejection.value).startswith(f"--trace {file}")
+    assert sentence in str(rejection.value)
 
 
-def test_a_missing_file_and_a_file_that_is_no_text_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_file_that_is_no_text_are_rejected_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot read --trace .*: No such file"):
         read_requests(tmp_path / "nowhere.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
@@ -103,14 +103,14 @@ def test_times_of_several_zones_are_put_in_order(tmp_path: Path) -> None:
     ("speedup", "token_ms", "options"),
     [(0.001, 1.0, ("--speedup", "--limit")), (5e-324, 1.0, ("--speedup",)), (1.0, 86_400_000.0, ("--prefill-ms",))],
 )
-def test_what_would_take_more_than_a_day_is_refused_by_what_makes_it_so(
+def test_what_would_take_more_than_a_day_is_rejected_by_what_makes_it_so(
     speedup: float, token_ms: float, options: tuple[str, ...]
 ) -> None:
     requests = [Request(timedelta(0), 1, 0), Request(timedelta(seconds=100), 999_999_999, 999_999_999)]
     times = TokenTimes(timedelta(milliseconds=token_ms), timedelta(milliseconds=token_ms))
-    with pytest.raises(ConfigurationError, match=r"^job 2 of the trace .* more than a day") as refusal:
+    with pytest.raises(ConfigurationError, match=r"^job 2 of the trace .* more than a day") as rejection:
         plan_jobs(requests, times, speedup=speedup)
-    assert all(option in str(refusal.value) for option in options)
+    assert all(option in str(rejection.value) for option in options)
 
 
 def test_a_made_up_trace_is_the_same_for_the_same_seed_and_only_then() -> None:

@@ -62,6 +62,6 @@ def test_of_many_acks_those_that_came_too_late_are_told_as_such(hands: Hands) ->
         (b"entry", b"1-1"),
     ],
 )
-def test_what_is_no_event_is_refused(flat: tuple[bytes, ...]) -> None:
+def test_what_is_no_event_is_rejected(flat: tuple[bytes, ...]) -> None:
     with pytest.raises(ValueError, match=r"no event|not of one length"):
         decode_entry(b"5-1", flat)

@@ -336,7 +336,7 @@ class Case:
 
     async def report(self, namespace: str = "reaper") -> GroupReport | None:
         """Return what the replica registered of the group that serves or observes it, or that cannot serve it."""
-        reports = [one.groups[self.keys.pair] for one in await self.replicas(namespace) if self.keys.pair in one.groups]
+        reports = [one.groups[self.keys.name] for one in await self.replicas(namespace) if self.keys.name in one.groups]
         return max(reports, key=lambda report: report.token, default=None)
 
     async def wait_for_report(

@@ -208,7 +208,7 @@ def ranked_reaper(settings: ReaperSettings, *, before: str = "", after: str = ""
     while True:
         reaper = Reaper(settings)
         order = [one for one in (after, reaper.replica_id, before) if one]
-        if all(ranked(order, group.keys.pair) == order for group in settings.watched):
+        if all(ranked(order, group.keys.name) == order for group in settings.watched):
             return reaper
 
 
@@ -244,7 +244,7 @@ async def nothing_left(client: Redis, keys: GroupKeys = KEYS) -> None:
         state = await read_state(client, keys)
         return not (state.ready or state.pending or state.scheduled or state.released)
 
-    await wait_until(empty, f"nothing of {keys.pair} is ready, pending or scheduled")
+    await wait_until(empty, f"nothing of {keys.name} is ready, pending or scheduled")
 
 
 async def events(client: Redis, *names: str) -> list[LifecycleEvent]:
@@ -295,7 +295,7 @@ async def scanned_by_term_after(client: Redis, token: int) -> GroupReport:
 
     async def report() -> GroupReport | None:
         for replica in await read_replicas(client, NAMESPACE):
-            group = replica.groups.get(KEYS.pair)
+            group = replica.groups.get(KEYS.name)
             if group and group.token > token and group.last_full_scan_ms:
                 return group
         return None

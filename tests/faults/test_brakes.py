@@ -79,7 +79,7 @@ async def test_an_observer_says_when_the_policy_cannot_work_with_the_stream(case
     async with holding(quick_settings(case.server, observe=True)):
         await case.wait_for_report(
             lambda report: report.disabled == "several_groups" and report.recovered == 1,
-            "the refusal is reported, also after the job is overdue",
+            "that is reported, also after the job is overdue",
             namespace="reaper-observe",
         )
         await case.client.xgroup_destroy(case.keys.stream, "another")

@@ -120,30 +120,30 @@ async def test_a_slot_moves_under_load(masters: Cluster, client: Redis, recovery
     assert masters.owner(moving.stream) is to
 
 
-async def has_settled(reapers: list[Reaper], pair: str) -> Reaper:
-    """Wait until the replica holds ``pair`` that comes first for it. Return it."""
-    [first] = [one for one in reapers if one.replica_id == ranked([one.replica_id for one in reapers], pair)[0]]
-    await wait_until(lambda: pair in first.reports() and first.reports()[pair].token, "who comes first holds it")
+async def has_settled(reapers: list[Reaper], group: str) -> Reaper:
+    """Wait until the replica holds ``group`` that comes first for it. Return it."""
+    [first] = [one for one in reapers if one.replica_id == ranked([one.replica_id for one in reapers], group)[0]]
+    await wait_until(lambda: group in first.reports() and first.reports()[group].token, "who comes first holds it")
     return first
 
 
-async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: Cluster, client: Redis) -> None:
+async def test_a_node_that_hangs_stops_recovery_of_its_own_groups_alone(masters: Cluster, client: Redis) -> None:
     home = masters.owner(scene.NAMESPACE.replicas)
     loads = [Load(stream) for stream in masters.streams()]
     away = next(load for load in loads if masters.owner(load.stream) is not home)
     other = next(load for load in loads if masters.owner(load.stream) is not masters.owner(away.stream))
     node = masters.owner(away.stream)
     async with at_work(masters.url, [away, other]) as reapers:
-        pair, served = group_keys(away.stream, GROUP).pair, group_keys(other.stream, GROUP)
-        holder = await has_settled(reapers, pair)
-        await has_settled(reapers, served.pair)
-        await wait_until(lambda: holder.reports()[pair].last_full_scan_ms, "all is scanned")
+        group, served = group_keys(away.stream, GROUP).name, group_keys(other.stream, GROUP)
+        holder = await has_settled(reapers, group)
+        await has_settled(reapers, served.name)
+        await wait_until(lambda: holder.reports()[group].last_full_scan_ms, "all is scanned")
         settings = group_keys(away.stream, GROUP).settings
         await wait_until(lambda: client.hexists(settings, "beat"), "heartbeats are served")
         paused_at = monotonic()
         node.pause()
         try:
-            await wait_until(lambda: pair in holder._tenures.errors(), "the holder has missed the node")
+            await wait_until(lambda: group in holder._tenures.errors(), "the holder has missed the node")
             async with Producer(other.stream, masters.url) as producer:
                 await other.enqueue(producer, [[(b"n", b"1")]])
             await judge(other, client, other.enqueued)
@@ -156,7 +156,7 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: 
             wait = await scene.recovery_waits(client, group_keys(stream, GROUP))
             return wait.gap_ms if wait else 0
 
-        hung_ms = await wait_until(lambda: gap_ms(away.stream), "the pairs of the node wait")
+        hung_ms = await wait_until(lambda: gap_ms(away.stream), "the groups of the node wait")
         assert await gap_ms(other.stream) < hung_ms  # a busy machine may leave a shorter gap there
 
 
@@ -171,34 +171,34 @@ def worker_that_rejects(url: str, stream: str) -> AbstractAsyncContextManager[Wo
 
 async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster, client: Redis) -> None:
     streams = masters.streams()
-    pairs = [f"{stream}/{GROUP}" for stream in streams]
-    run = partial(run_command, masters.url, REAPER_GROUPS=",".join(pairs), REAPER_VISIBILITY_TIMEOUT="5")
-    made = await run("groups", "create", *pairs)
-    assert made.out.count("created") == len(pairs), made.out + made.err
+    groups = [f"{stream}/{GROUP}" for stream in streams]
+    run = partial(run_command, masters.url, REAPER_GROUPS=",".join(groups), REAPER_VISIBILITY_TIMEOUT="5")
+    made = await run("groups", "create", *groups)
+    assert made.out.count("created") == len(groups), made.out + made.err
     doctor = await run("doctor", "-o", "json")
     assert doctor.code in (0, 1), doctor.err  # a server of tests has its warnings
-    for pair, stream in zip(pairs, streams, strict=True):
-        assert (await run("groups", "pause", pair)).code == 0
+    for group, stream in zip(groups, streams, strict=True):
+        assert (await run("groups", "pause", group)).code == 0
         assert await client.hget(group_keys(stream, GROUP).settings, "paused") == b"1"
-        letters = await run("dead-letters", "list", pair)
+        letters = await run("dead-letters", "list", group)
         assert letters.code == 0, letters.err
     status = await run("status", "-o", "json")
-    assert [(group["group"], group["paused"]) for group in status.data["groups"]] == [(one, True) for one in pairs]
-    for pair, stream in zip(pairs, streams, strict=True):
+    assert [(group["group"], group["paused"]) for group in status.data["groups"]] == [(one, True) for one in groups]
+    for group, stream in zip(groups, streams, strict=True):
         with SyncProducer(stream, masters.url) as producer:
             job = producer.enqueue({"n": "1"})
-        explained = await run("explain", job, "--group", pair)
+        explained = await run("explain", job, "--group", group)
         assert explained.code == 0, explained.err
         worker = worker_that_rejects(masters.url, stream)
-        assert (await run("groups", "resume", pair)).code == 0
+        assert (await run("groups", "resume", group)).code == 0
         async with worker:
             dead = group_keys(stream, GROUP).dead
             await wait_until(partial(client.xlen, dead), "it is a dead letter")
-        assert (await run("dead-letters", "redrive", pair, "--all")).code == 0
+        assert (await run("dead-letters", "redrive", group, "--all")).code == 0
         rows: Any = await client.execute_command("XRANGE", stream, "-", "+")
         ((entry_id, flat),) = rows  # the entry of the dead letter is gone
         assert (text(read_metadata(entry_id, pair_up(flat)).job_id), user_fields(flat)) == (job, [(b"n", b"1")])
-        forgotten = await run("groups", "forget", pair, "--yes")
+        forgotten = await run("groups", "forget", group, "--yes")
         assert forgotten.code == 0, forgotten.err
         assert not await client.exists(group_keys(stream, GROUP).settings)
 
@@ -208,8 +208,8 @@ async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: 
     await client.xgroup_create(load.stream, GROUP, "0", mkstream=True)
     urls = {}
     for role in (Role.REAPER, Role.WORKER, Role.PRODUCER):
-        pairs = [group_keys(load.stream, GROUP)]
-        rules = rules_of(role, RecoveryMode.REAPER, pairs, [scene.NAMESPACE])
+        groups = [group_keys(load.stream, GROUP)]
+        rules = rules_of(role, RecoveryMode.REAPER, groups, [scene.NAMESPACE])
         for node in masters.nodes:
             node.command("ACL", "SETUSER", role.value, "reset", "on", ">secret", *rules.words)
         urls[role] = masters.url.replace("://", f"://{role.value}:secret@")

@@ -47,8 +47,8 @@ async def is_recovered(client: Redis, *streams: str) -> None:
 
 async def watches(reaper: Reaper, *streams: str) -> None:
     """Wait until the replica watches the group of exactly these streams."""
-    pairs = {f"{stream}/billing" for stream in streams}
-    await wait_until(lambda: set(reaper.watched) == pairs, f"it watches {len(pairs)} groups")
+    groups = {f"{stream}/billing" for stream in streams}
+    await wait_until(lambda: set(reaper.watched) == groups, f"it watches {len(groups)} groups")
 
 
 async def test_a_stream_that_appears_is_served_and_one_that_is_deleted_is_dropped(

@@ -48,7 +48,7 @@ async def test_what_a_killed_worker_held_is_run_by_the_others(
     assert await case.violations(finished=True) == []
 
 
-async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refused(
+async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_rejected(
     server: RedisServer, client: Redis, processes: Processes, gate: Gate
 ) -> None:
     """In place this is in test_in_place, because there a heartbeat can be made old."""

@@ -127,7 +127,7 @@ async def test_quarantined_jobs_run_one_at_a_time_and_the_poison_alone_is_given_
     assert await case.violations(poison=frozenset({out[1]})) == []
 
 
-async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, client: Redis) -> None:
+async def test_a_paused_owner_has_its_verdicts_rejected(server: RedisServer, client: Redis) -> None:
     case = await Case.prepared(server, client)
     [job] = await case.enqueue(1)
     gate, started = anyio.Event(), anyio.Event()
@@ -148,7 +148,7 @@ async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, clie
         await wait_until(lambda: ready_there(case), "it is given back")
         assert await claim(case) == [(job, 1)]
         gate.set()
-        await wait_until(lambda: case.events(EventName.REJECTED), "the late verdict is refused")
+        await wait_until(lambda: case.events(EventName.REJECTED), "the late verdict is rejected")
         assert owner != "plain"
         assert await case.pending() == [(job, "plain", 2)]
 

@@ -1,6 +1,6 @@
 """The journal cannot be written, or one entry of a batch cannot be copied: everything else goes on.
 
-The journal's key holds something that is no stream, so that every write to it is refused with WRONGTYPE.
+The journal's key holds something that is no stream, so that every write to it is rejected with WRONGTYPE.
 """
 
 from typing import Any

@@ -55,7 +55,7 @@ class Play:
 
     def start_replica(self) -> Running:
         """Start a replica of the reaper."""
-        values = {"groups": scene.KEYS.pair, "visibility-timeout": VISIBILITY_S, "lease-ttl": LEASE_S}
+        values = {"groups": scene.KEYS.name, "visibility-timeout": VISIBILITY_S, "lease-ttl": LEASE_S}
         flags = [part for name, value in values.items() for part in (f"--{name}", str(value))]
         self.replicas.append(self.processes.reaper(*flags, "--redis-url", self.server.url))
         return self.replicas[-1]

@@ -57,7 +57,7 @@ async def nobody_is_robbed(cluster: Cluster, keys: GroupKeys, recovery: str, fau
         await client.xgroup_create(keys.stream, keys.group, "0", mkstream=True)
         await let_beat(client, keys)
         for _ in range(2 if recovery == REAPER else 0):
-            await running.enter_async_context(scene.running_reaper(cluster.url, groups=keys.pair, **times))
+            await running.enter_async_context(scene.running_reaper(cluster.url, groups=keys.name, **times))
         settings = {"stream": keys.stream, "recovery": recovery, "visibility_timeout": visibility_s}
         for _ in range(WORKERS):
             worker = scene.running_worker(cluster.url, handler, concurrency=SLOTS, **settings)

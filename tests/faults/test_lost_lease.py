@@ -83,14 +83,14 @@ async def test_a_late_write_finds_no_open_door_where_the_lease_was(
     await claimed(tmp_path, "recover.before_write")
     await deleted(case)
     first.resume()
-    await wait_until(lambda: case.events(EventName.FENCED), "the write is refused")
+    await wait_until(lambda: case.events(EventName.FENCED), "the write is fenced")
     await wait_until(lambda: _was_recovered(case, jobs[-1]), "the jobs are recovered")
     assert await case.recovered() == {job: [2] for job in jobs}
-    (refused, *_) = await case.events(EventName.FENCED)
-    assert (refused.data["token"], refused.data.get("lease", "")) == (1, "")
+    (fenced, *_) = await case.events(EventName.FENCED)
+    assert (fenced.data["token"], fenced.data.get("lease", "")) == (1, "")
 
 
-async def test_a_late_write_of_an_earlier_term_is_refused_though_the_same_replica_holds_the_lease_again(
+async def test_a_late_write_of_an_earlier_term_is_fenced_though_the_same_replica_holds_the_lease_again(
     case: Case, client: Redis, proxy: StartProxy
 ) -> None:
     through = await proxy(case.server)
@@ -106,10 +106,10 @@ async def test_a_late_write_of_an_earlier_term_is_refused_though_the_same_replic
         assert replica_of(before) == replica_of(again) == replica.reaper.replica_id
         held.release()
 
-        async def refused() -> bool:  # another write may have met the missing lease
+        async def fenced() -> bool:  # another write may have met the missing lease
             return any(event.data.get("lease") == again for event in await case.events(EventName.FENCED))
 
-        await wait_until(refused, "the late write is refused")
+        await wait_until(fenced, "the late write is fenced")
     assert await case.recovered() == {job: [2] for job in jobs}
     assert {event.data["token"] for event in await case.events(EventName.FENCED)} == {1}
 

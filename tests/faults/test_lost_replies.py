@@ -1,6 +1,6 @@
 """The reply of one request is lost: the server has done the work, and the client never learns it.
 
-Nothing may be done twice, nothing may be lost, and nobody may be refused what is theirs.
+Nothing may be done twice, nothing may be lost, and nobody may be rejected what is theirs.
 """
 
 import random
@@ -47,7 +47,7 @@ async def test_a_batch_whose_read_was_not_answered_is_found_again_and_runs_once(
     assert (worker.counts.read, worker.counts.acked) == (10, 10)
 
 
-async def test_acknowledgements_that_were_not_answered_are_not_taken_for_refused(
+async def test_acknowledgements_that_were_not_answered_are_not_taken_for_rejected(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
     through, handler = await proxy(server), scene.Handler()

@@ -20,7 +20,7 @@ SHORTENED_MS = 450_000
 
 
 async def fill_memory(client: Redis) -> None:
-    """Let Redis refuse every command that may use memory, and make sure of it."""
+    """Let Redis reject every command that may use memory, and make sure of it."""
     await client.config_set("maxmemory", "1")
     with pytest.raises(OutOfMemoryError):
         await client.xadd(scene.STREAM, {"n": "1"})

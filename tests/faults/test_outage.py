@@ -60,9 +60,9 @@ async def test_a_network_that_swallows_everything_robs_no_live_worker(
         handler.open_gate()
         await scene.nothing_left(client)
     counts = await scene.count_events(client)
-    refused = await scene.events(client, "fenced")  # a call that the holder sent while its lease expired
-    assert all("token" in event.data for event in refused)
-    assert counts - Counter({"fenced": len(refused)}) == {"acked": SLOW_JOBS + STRANDED, "recovered": STRANDED}
+    fenced = await scene.events(client, "fenced")  # a call that the holder sent while its lease expired
+    assert all("token" in event.data for event in fenced)
+    assert counts - Counter({"fenced": len(fenced)}) == {"acked": SLOW_JOBS + STRANDED, "recovered": STRANDED}
     assert {event.job for event in await scene.events(client, "recovered")} == set(stranded)
     assert await scene.violations(client, enqueued, [handler]) == []
 

@@ -92,7 +92,7 @@ async def test_a_file_that_is_gone_or_nonsense_leaves_the_password_in_force(
     assert "first" not in caplog.text
 
 
-def refused(worker: Worker) -> bool:
+def denied(worker: Worker) -> bool:
     assert worker.process is not None
     return bool(worker.process.denials)
 
@@ -113,14 +113,14 @@ async def test_worker_and_reaper_live_through_a_change_of_the_password(
         await handler.has_started(5)
         await rotated.change("second")
         await rotated.cut()  # the file is written too late: everybody is locked out for a while
-        await wait_until(lambda: refused(worker), "the worker is locked out")
+        await wait_until(lambda: denied(worker), "the worker is locked out")
         await wait_until(lambda: reaper.denials, "the reaper is, too")
         rotated.write("second")
         handler.open_gate()
         job_id = await producer.enqueue({"n": "last"})
         enqueued |= {job_id: [(b"n", b"last")]}
         await scene.nothing_left(admin)
-        await wait_until(lambda: not (refused(worker) or reaper.denials), "nobody is refused")
+        await wait_until(lambda: not (denied(worker) or reaper.denials), "nobody is denied")
         await holds(reaper)
     assert await violations(admin, enqueued, [handler], finished=True) == []
     lines = [record.getMessage() for record in caplog.records if "invalid username-password" in record.getMessage()]

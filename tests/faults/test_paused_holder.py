@@ -117,8 +117,8 @@ async def test_a_holder_that_goes_on_after_another_took_the_lease_changes_nothin
         before = await case.recovered()
         first.resume()
         await first.prints("lease left: group=orders/billing token=1 ")
-        refused = {event.data["token"] for event in await case.events(EventName.FENCED)}
-        assert refused == {1} if step in WRITES else refused <= {1}
+        fenced = {event.data["token"] for event in await case.events(EventName.FENCED)}
+        assert fenced == {1} if step in WRITES else fenced <= {1}
         assert (await case.recovered(), second.reaper.held) == (before, 1)
         await stalled.finish()
     assert first.running

@@ -61,13 +61,13 @@ async def owners(client: Redis) -> set[str]:
     return {row[1].decode() for row in rows}
 
 
-async def refusals(client: Redis, number: int) -> None:
-    """Wait until so many refused settlements were journalled."""
+async def rejections(client: Redis, number: int) -> None:
+    """Wait until so many rejected settlements were journalled."""
 
     async def journalled() -> bool:
         return len(await scene.events(client, "rejected")) >= number
 
-    await wait_until(journalled, f"{number} settlements are refused")
+    await wait_until(journalled, f"{number} settlements are rejected")
 
 
 @asynccontextmanager
@@ -121,9 +121,9 @@ async def test_of_a_paused_process_and_its_successor_that_took_its_jobs_where_th
     assert scene.times(acked) == dict.fromkeys(enqueued, 1)
     assert second_consumer not in {event.data["consumer"] for event in acked}
     await open_gate(client, second)
-    await refusals(client, JOBS)
-    refused = await scene.events(client, "rejected")
-    assert sorted((event.job, event.data["consumer"]) for event in refused) == [
+    await rejections(client, JOBS)
+    rejected = await scene.events(client, "rejected")
+    assert sorted((event.job, event.data["consumer"]) for event in rejected) == [
         (job, second_consumer) for job in enqueued
     ]
     assert scene.times(await scene.events(client, "acked")) == dict.fromkeys(enqueued, 1)
@@ -148,7 +148,7 @@ async def test_a_paused_process_whose_jobs_were_recovered_cannot_settle_them(
         await handler.has_started(JOBS)
         await open_gate(client, worker)
         worker.resume()
-        await refusals(client, JOBS)
+        await rejections(client, JOBS)
         assert await scene.events(client, "acked") == [], "the jobs are still under way"
         handler.open_gate()
         await scene.nothing_left(client)
@@ -174,7 +174,7 @@ async def test_a_process_that_was_paused_between_reading_and_running_runs_nothin
         await scene.nothing_left(client)
         await open_gate(client, first)
         first.resume()
-        await refusals(client, 4)
+        await rejections(client, 4)
     counts = await scene.count_events(client)
     assert (counts["acked"], counts["rejected"], counts["recovered"]) == (10, 4, 4)
     assert await violations(client, enqueued, finished=True) == []

@@ -22,7 +22,7 @@ async def read_as_other_group(client: Redis) -> list[str]:
     return [entry_id.decode() for _, entries in reply or () for entry_id, _ in entries]
 
 
-async def test_with_a_second_group_policy_stream_refuses_loudly_and_touches_nothing(
+async def test_with_a_second_group_policy_stream_tells_of_it_and_touches_nothing(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = await Case.prepared(server, client)
@@ -30,8 +30,8 @@ async def test_with_a_second_group_policy_stream_refuses_loudly_and_touches_noth
     jobs = await case.stalled(3)
     before = await dump(client)
     async with holding(quick_settings(server)) as replica:
-        await case.wait_for_report(lambda report: report.disabled == "several_groups", "the holder refuses")
-        await wait_until(lambda: replica.errors, "the refusal is reported")
+        await case.wait_for_report(lambda report: report.disabled == "several_groups", "recovery is disabled")
+        await wait_until(lambda: replica.errors, "that is reported")
     assert ["reason=several_groups" in line and ADVICE in line for line in replica.errors] == [True]
     assert [record.levelname for record in caplog.records if ADVICE in record.message] == ["ERROR"]
     after = await dump(client)
@@ -56,7 +56,7 @@ async def _all_ready(case: Case, count: int) -> bool:
     return len((await case.state()).ready) == count
 
 
-async def test_where_entry_ids_are_explicit_policy_stream_refuses_and_a_retry_stream_serves(
+async def test_where_entry_ids_are_explicit_policy_stream_recovers_nothing_and_a_retry_stream_serves(
     server: RedisServer, client: Redis
 ) -> None:
     case = await Case.prepared(server, client)
@@ -65,8 +65,8 @@ async def test_where_entry_ids_are_explicit_policy_stream_refuses_and_a_retry_st
     case.enqueued[entry_id] = [(b"n", b"1")]
     await case.stall(*await case.read())
     async with holding(quick_settings(server)) as replica:
-        await case.wait_for_report(lambda report: report.disabled == "explicit_ids", "the holder refuses")
-        await wait_until(lambda: replica.errors, "the refusal is reported")
+        await case.wait_for_report(lambda report: report.disabled == "explicit_ids", "recovery is disabled")
+        await wait_until(lambda: replica.errors, "that is reported")
     assert "reason=explicit_ids" in replica.errors[0]
     assert ADVICE in replica.errors[0]
     assert (await case.payloads(), await case.pending_count()) == (case.enqueued, 1)

@@ -126,7 +126,7 @@ class Sharing:
 
     def __init__(self, server: RedisServer, cases: list[Case]) -> None:
         self.cases = cases
-        self._settings = quick_settings(server, groups=",".join(case.keys.pair for case in cases))
+        self._settings = quick_settings(server, groups=",".join(case.keys.name for case in cases))
         self._running = AsyncExitStack()
         self.replicas: list[Listened] = []
 
@@ -149,7 +149,7 @@ class Sharing:
     async def are_shared(self, *able: Listened) -> list[str]:
         """Wait until each group is held by the one of ``able`` that comes first for it. Return the holders."""
         ids = [one.reaper.replica_id for one in able]
-        wanted = [ranked(ids, case.keys.pair)[0] for case in self.cases]
+        wanted = [ranked(ids, case.keys.name)[0] for case in self.cases]
 
         async def as_wanted() -> bool:
             return await self.holders() == wanted

@@ -109,7 +109,7 @@ async def _is_mode(client: Redis, name: str) -> bool:
     return await mode(client) == name
 
 
-async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_writes_are_refused(
+async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_writes_are_fenced(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, own_recovery: str
 ) -> None:
     caplog.set_level(logging.INFO)

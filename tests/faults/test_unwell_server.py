@@ -107,7 +107,7 @@ async def _reload(server: RedisServer) -> None:
 
 
 async def _endure(server: RedisServer, *words: str) -> None:
-    """Send a command that a server which loads may refuse."""
+    """Send a command that a server which loads may reject."""
     async with commands_client(server.url) as client:
         try:
             await client.execute_command(*words)

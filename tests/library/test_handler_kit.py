@@ -168,7 +168,7 @@ def test_a_worker_needs_a_handler_and_settings_that_work_but_neither_stream_nor_
         run_handler(broken)
 
 
-def test_what_could_not_be_enqueued_or_delivered_is_refused() -> None:
+def test_what_could_not_be_enqueued_or_delivered_is_rejected() -> None:
     with pytest.raises(InvalidJobError, match=r"names that begin with 'reaper\.' are reserved"):
         run_handler(handle, {"reaper.job": "1"})
     with pytest.raises(ValueError, match="has no delivery 4: max_deliveries is 3"):

@@ -22,7 +22,7 @@ from workers.runtime.clock import monotonic
 from workers.runtime.event_loop import run_in_loop
 
 URL = "redis://127.0.0.1:1/0"
-"""Nobody listens there: what is refused is refused before anybody connects."""
+"""Nobody listens there: what is rejected is rejected before anybody connects."""
 
 
 BOTH = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -55,7 +55,7 @@ async def test_processes_run_on_both_loops(
 ) -> None:
     flags, env = ("--redis-url", server.url, "--log-level", "debug"), loop_environment(loop, tmp_path)
     worker = processes.worker("tests.workers.program", *flags, env=env)
-    reaper = processes.reaper("--groups", KEYS.pair, *flags, env=env)
+    reaper = processes.reaper("--groups", KEYS.name, *flags, env=env)
 
     for process, is_at_work in ((worker, "worker started"), (reaper, "lease taken")):
         await process.prints(f"event loop chosen: module={loop}")
@@ -155,7 +155,7 @@ PROGRAMS = [work, watch, watch_in_a_task, produce, produce_in_a_block]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_trio_is_refused_in_a_sentence(program: Callable[[], Awaitable[None]]) -> None:
+def test_trio_is_rejected_in_a_sentence(program: Callable[[], Awaitable[None]]) -> None:
     with pytest.raises(
         ConfigurationError,
         match=r"^(a (worker|reaper|producer)) needs an asyncio or uvloop event loop.*start_blocking_portal",

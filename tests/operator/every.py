@@ -12,26 +12,26 @@ from workers.protocol.keys import group_keys
 __all__ = ["ALL", "ASKING", "KEYS", "LEAVES", "OTHERS", "child_of", "commands", "reaper_main", "typed", "worker_main"]
 
 KEYS = group_keys("orders", "billing")
-PAIR = ("--groups", KEYS.pair)
+PAIR = ("--groups", KEYS.name)
 
 ASKING: dict[str, tuple[str, ...]] = {
     "reaper dead-letters list": PAIR,
-    "reaper dead-letters delete": (KEYS.pair, "--all", "--yes"),
-    "reaper dead-letters redrive": (KEYS.pair, "--all"),
-    "reaper dead-letters show": (KEYS.pair, "1-0"),
+    "reaper dead-letters delete": (KEYS.name, "--all", "--yes"),
+    "reaper dead-letters redrive": (KEYS.name, "--all"),
+    "reaper dead-letters show": (KEYS.name, "1-0"),
     "reaper doctor": PAIR,
     "reaper drain": ("alice-1-abc",),
     "reaper explain": ("order-17", *PAIR),
-    "reaper groups forget": (KEYS.pair, "--yes"),
-    "reaper groups create": (KEYS.pair,),
-    "reaper groups pause": (KEYS.pair,),
-    "reaper groups requeue": (KEYS.pair, "--lost"),
-    "reaper groups resume": (KEYS.pair,),
+    "reaper groups forget": (KEYS.name, "--yes"),
+    "reaper groups create": (KEYS.name,),
+    "reaper groups pause": (KEYS.name,),
+    "reaper groups requeue": (KEYS.name, "--lost"),
+    "reaper groups resume": (KEYS.name,),
     "reaper replicas": (),
     "reaper status": PAIR,
-    "reaper watch add": (KEYS.pair,),
+    "reaper watch add": (KEYS.name,),
     "reaper watch list": (),
-    "reaper watch remove": (KEYS.pair,),
+    "reaper watch remove": (KEYS.name,),
 }
 """Commands that ask a Redis of the user's, and answer; with what is typed after them."""
 STARTING: dict[str, tuple[str, ...]] = {

@@ -47,11 +47,11 @@ def a_replica(name: str, *reports: GroupReport, at_ms: int, **values: Any) -> Re
     return Replica(**(usual | values))
 
 
-async def register(client: Redis, *replicas: Replica, pairs: str = GROUP.pair) -> None:
-    """Write heartbeats of replicas that watch ``pairs``."""
+async def register(client: Redis, *replicas: Replica, groups: str = GROUP.name) -> None:
+    """Write heartbeats of replicas that watch ``groups``."""
     for replica in replicas:
         await client.hset(KEYS.replicas, replica.id, replica.to_json())
-        await client.hset(KEYS.groups, replica.id, pairs)
+        await client.hset(KEYS.groups, replica.id, groups)
 
 
 async def serve(scene: Scene, /, **in_force: Any) -> None:

@@ -190,7 +190,7 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
             await _ask_for_everything(urls[Role.PRODUCER])
             await _gave_up(client, 3)
             await nothing_left(client)
-            answer = await run_command(urls[Role.OPERATOR], "dead-letters", "redrive", KEYS.pair, "--all")
+            answer = await run_command(urls[Role.OPERATOR], "dead-letters", "redrive", KEYS.name, "--all")
             assert answer.code == 0, answer.err
             await _gave_up(client, 2)
             await nothing_left(client)
@@ -223,7 +223,7 @@ async def test_a_worker_that_recovers_by_itself_lives_for_long_with_its_own_righ
         await _ask_for_everything(urls[Role.PRODUCER])
         await _gave_up(client, 3)
         await nothing_left(client)
-        answer = await run_command(urls[Role.OPERATOR], "dead-letters", "redrive", KEYS.pair, "--all")
+        answer = await run_command(urls[Role.OPERATOR], "dead-letters", "redrive", KEYS.name, "--all")
         assert answer.code == 0, answer.err
         await _gave_up(client, 2)
         await nothing_left(client)
@@ -269,7 +269,7 @@ async def test_who_may_only_read_can_use_the_commands_that_only_read(
 ) -> None:
     await scene.client.execute_command("ACL", "LOG", "RESET")
     url = await let_in(scene.client, server, Role.READ_ONLY)
-    answer = await run_command(url, *words, KEYS.pair)
+    answer = await run_command(url, *words, KEYS.name)
     assert answer.code in (0, 1), answer.err
     assert await denials(scene.client) == []
 
@@ -278,9 +278,9 @@ async def test_who_may_only_read_sees_what_observers_watch(scene: Scene, server:
     observing, now = namespace_keys(observers_of("reaper")), await scene.now_ms()
     olga = a_replica("olga", at_ms=now, heartbeat_ms=SELDOM_MS, observe=True)
     await scene.client.hset(observing.replicas, olga.id, olga.to_json())
-    await scene.client.hset(observing.groups, olga.id, KEYS.pair)
+    await scene.client.hset(observing.groups, olga.id, KEYS.name)
     answer = await run_command(await let_in(scene.client, server, Role.READ_ONLY), "status", "--observe", "-o", "json")
-    assert [group["group"] for group in answer.data["groups"]] == [KEYS.pair]
+    assert [group["group"] for group in answer.data["groups"]] == [KEYS.name]
     assert [replica["id"] for replica in answer.data["replicas"]] == ["olga-1-abc"]
 
 
@@ -291,9 +291,9 @@ async def test_an_operator_can_act(scene: Scene, server: RedisServer) -> None:
     await scene.client.delete(scene.keys.lease)
     await scene.client.zadd(NAMESPACE.drained, {"alice": 9_999_999_999_999})
     for words in (
-        ("drain", "alice", "--undo"), ("groups", "pause", KEYS.pair), ("groups", "resume", KEYS.pair),
-        ("dead-letters", "redrive", KEYS.pair, letter.decode()),
-        ("dead-letters", "delete", KEYS.pair, "--all", "--yes"), ("groups", "forget", KEYS.pair, "--yes"),
+        ("drain", "alice", "--undo"), ("groups", "pause", KEYS.name), ("groups", "resume", KEYS.name),
+        ("dead-letters", "redrive", KEYS.name, letter.decode()),
+        ("dead-letters", "delete", KEYS.name, "--all", "--yes"), ("groups", "forget", KEYS.name, "--yes"),
     ):  # fmt: skip
         answer = await run_command(url, *words)
         assert answer.code == 0, (words, answer.err)

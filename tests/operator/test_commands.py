@@ -22,7 +22,7 @@ def test_help_lists_every_command() -> None:
     assert [line.split()[0] for line in lines] == COMMANDS
 
 
-async def test_a_misspelt_command_is_refused() -> None:
+async def test_a_misspelt_command_is_rejected() -> None:
     answer = await run_command(NOWHERE, "statsu")
     assert (answer.code, "error: no such command 'statsu'" in answer.err) == (2, True)
 

@@ -30,15 +30,15 @@ async def test_twice_changes_nothing(reaper: Command, client: Redis) -> None:
 
 
 async def test_a_redelivery_that_fits_is_named_by_the_doctor(reaper: Command) -> None:
-    pairs = ("orders/billing", "orders/search")
-    await reaper("groups", "create", *pairs)
-    ask = partial(reaper, "doctor", "--groups", ",".join(pairs))
+    groups = ("orders/billing", "orders/search")
+    await reaper("groups", "create", *groups)
+    ask = partial(reaper, "doctor", "--groups", ",".join(groups))
     findings = (await ask("-o", "json")).data["findings"]
-    assert [one["group"] for one in findings if one["check"] == "layout" and "retry-stream" in one["text"]] == [*pairs]
+    assert [one["group"] for one in findings if one["check"] == "layout" and "retry-stream" in one["text"]] == [*groups]
     assert "layout" not in (await ask("--redelivery", "retry-stream")).out
 
 
-async def test_a_pattern_is_refused(reaper: Command, client: Redis) -> None:
+async def test_a_pattern_is_rejected(reaper: Command, client: Redis) -> None:
     answer = await reaper("groups", "create", "orders:*/billing")
     assert answer.code == 2
     assert "'orders:*/billing': it is a pattern" in answer.err

@@ -97,7 +97,7 @@ async def test_show_of_a_letter_that_is_not_there_says_why_that_may_be(reaper: C
 
 
 @pytest.mark.usefixtures("scene")
-async def test_an_id_that_is_none_is_refused_with_an_example(reaper: Command) -> None:
+async def test_an_id_that_is_none_is_rejected_with_an_example(reaper: Command) -> None:
     answer = await reaper("dead-letters", "show", *PAIR, "first")
     assert answer.code == 2
     assert "'first' is not an entry ID" in answer.err
@@ -191,7 +191,7 @@ async def test_the_loop_guard_holds_until_it_is_forced(scene: Scene, reaper: Com
         (("--all", "--reason", "x"), "IDs, filters and --all exclude each other"),
     ],
 )
-async def test_a_selection_that_is_not_clear_is_refused(
+async def test_a_selection_that_is_not_clear_is_rejected(
     words: tuple[str, ...], sentence: str, scene: Scene, reaper: Command
 ) -> None:
     await give_up(scene)

@@ -53,7 +53,7 @@ async def test_a_job_whose_id_is_no_text_is_found_as_it_is_shown(scene: Scene, r
     assert _shown(told, "place", "entry_id") == ["pending", entry]
 
 
-async def test_a_job_of_a_pair_that_nobody_watches_is_found_where_the_pair_is_named(
+async def test_a_job_of_a_group_that_nobody_watches_is_found_where_the_group_is_named(
     scene: Scene, reaper: Command
 ) -> None:
     entry = await scene.stalled("n", 1)

@@ -170,7 +170,7 @@ async def test_a_terminal_that_lacks_a_character_is_shown_its_escape(server: Red
 
 MISSING = [
     *(
-        ("dead-letters", verb, KEYS.pair, "1-1", *more)
+        ("dead-letters", verb, KEYS.name, "1-1", *more)
         for verb, *more in (("show",), ("redrive",), ("delete", "--yes"))
     ),
     ("explain", "1-1"),

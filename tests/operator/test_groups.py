@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 BILLING = ("orders/billing",)
 
 
-def test_a_pair_is_one_word_of_a_shell_whatever_it_is_called() -> None:
+def test_a_group_is_one_word_of_a_shell_whatever_it_is_called() -> None:
     assert [group_keys(stream, "b").word for stream in ("orders", "my orders", "$(x)")] == [
         "orders/b", "'my orders/b'", "'$(x)/b'",
     ]  # fmt: skip
@@ -108,7 +108,7 @@ async def test_forget_asks_first(scene: Scene, reaper: Command) -> None:
     assert await scene.state() == before
 
 
-async def test_forget_refuses_while_a_live_replica_watches_the_group(scene: Scene, reaper: Command) -> None:
+async def test_forget_fails_while_a_live_replica_watches_the_group(scene: Scene, reaper: Command) -> None:
     await _used(scene)
     await scene.client.delete(scene.keys.lease)
     await register(scene.client, a_replica("alice", at_ms=await scene.now_ms()))
@@ -121,7 +121,7 @@ async def test_forget_refuses_while_a_live_replica_watches_the_group(scene: Scen
     assert "the keys are removed" in (await _forget(scene, reaper)).out, "a replica that died keeps no group"
 
 
-async def test_forget_refuses_while_a_replica_of_any_namespace_holds_the_group(scene: Scene, reaper: Command) -> None:
+async def test_forget_fails_while_a_replica_of_any_namespace_holds_the_group(scene: Scene, reaper: Command) -> None:
     await _used(scene)
     before = await scene.state()
     answer = await reaper("groups", "forget", *BILLING, "--yes")

@@ -125,8 +125,8 @@ def test_a_lease_that_was_just_handed_over_is_no_problem() -> None:
 
 
 def test_a_replica_that_cannot_serve_a_group_says_why_and_that_is_enough() -> None:
-    refusing = replace(ALL_WELL, token=0, disabled="explicit_ids")
-    assert _troubles(a_snapshot(report=refusing, holder="", served_by="")) == [ProblemKind.DISABLED]
+    disabled = replace(ALL_WELL, token=0, disabled="explicit_ids")
+    assert _troubles(a_snapshot(report=disabled, holder="", served_by="")) == [ProblemKind.DISABLED]
 
 
 def test_a_group_that_no_replica_watches_is_named() -> None:
@@ -155,8 +155,8 @@ def test_of_groups_that_were_not_looked_at_the_replicas_say_how_many_are_ill() -
     counts = PatternCounts(watched=9_000, held=8_998, problems={"disabled": 41, "overdue": 1})
     alice = a_replica("alice", at_ms=NOW, held=4_998, patterns={"orders:*": replace(counts, held=4_998)})
     bob = a_replica("bob", at_ms=NOW, held=4_000, patterns={"orders:*": replace(counts, held=4_000, problems={})})
-    refusing = replace(ALL_WELL, disabled="explicit_ids")
-    snapshot = replace(a_snapshot(alice, bob, report=refusing), left_out=8_999)
+    disabled = replace(ALL_WELL, disabled="explicit_ids")
+    snapshot = replace(a_snapshot(alice, bob, report=disabled), left_out=8_999)
     assert snapshot.patterns == {"orders:*": counts}
     assert [(problem.check, problem.group, problem.text) for problem in judge(snapshot)][:3] == [
         (ProblemKind.UNHELD, "", "2 of 9000 groups are held by no replica."),
@@ -296,8 +296,8 @@ def test_every_problem_is_told() -> None:
 
 
 def test_a_key_of_another_program_is_one_problem() -> None:
-    refused = replace(ALL_WELL, disabled="no_group")
-    assert _troubles(a_snapshot(main=SourceState(is_foreign=True), report=refused)) == [ProblemKind.DISABLED]
+    disabled = replace(ALL_WELL, disabled="no_group")
+    assert _troubles(a_snapshot(main=SourceState(is_foreign=True), report=disabled)) == [ProblemKind.DISABLED]
 
 
 @pytest.mark.parametrize("found", ["lost_payload", "groups_lost"])

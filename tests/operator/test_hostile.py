@@ -24,18 +24,18 @@ from workers.runtime.printing import LONGEST_TEXT, printable, styled
 pytestmark = pytest.mark.anyio
 
 STREAM, GROUP = EVIL_NAME, f"bill{EVIL_NAME}"
-PAIR = f"{STREAM}/{GROUP}"
-SETTINGS = ("--groups", PAIR)
+FULL_NAME = f"{STREAM}/{GROUP}"
+SETTINGS = ("--groups", FULL_NAME)
 LETTER = entry_id(900)
 JOB = entry_id(1)
 
-OF_LETTERS = (PAIR, LETTER)
+OF_LETTERS = (FULL_NAME, LETTER)
 COMMANDS: dict[str, tuple[str, ...]] = {
-    **{name.removeprefix("reaper "): tuple(PAIR if word == HARMLESS.pair else word for word in words)
+    **{name.removeprefix("reaper "): tuple(FULL_NAME if word == HARMLESS.name else word for word in words)
        for name, words in ASKING.items()},
     "dead-letters show": OF_LETTERS, "dead-letters redrive": OF_LETTERS, "explain": (JOB, *SETTINGS),
     "acl": SETTINGS, "drain": (f"alice{EVIL}-1-abc", "--timeout", "0"), "watch remove": (EVIL_NAME + "/billing",),
-    "groups requeue": (PAIR, "1-0"),
+    "groups requeue": (FULL_NAME, "1-0"),
 }  # fmt: skip
 ELSEWHERE = {
     "run": "logs only: tests/telemetry/test_logs.py",
@@ -127,7 +127,7 @@ async def test_json_says_what_is_there(hostile: Scene, reaper: Command) -> None:
     assert shown["reason"] == EVIL_BYTES.decode("utf-8", "backslashreplace")
     assert base64.b64decode(shown["fields"][0][0]["base64"]) == EVIL_BYTES
     assert EVIL in (await reaper("status", "-o", "json")).data["replicas"][0]["id"]
-    assert hostile.keys.pair == PAIR
+    assert hostile.keys.name == FULL_NAME
 
 
 @pytest.mark.usefixtures("hostile")
@@ -165,8 +165,8 @@ async def test_a_redrive_journals_the_reason_as_it_is(hostile: Scene, reaper: Co
 
 
 async def test_questions_are_asked_as_escapes(hostile: Scene, reaper: Command) -> None:
-    purge = await reaper("dead-letters", "delete", PAIR, "--all", typed="no\n")
-    forget = await reaper("groups", "forget", PAIR, typed="n\n")
+    purge = await reaper("dead-letters", "delete", FULL_NAME, "--all", typed="no\n")
+    forget = await reaper("groups", "forget", FULL_NAME, typed="n\n")
     for answer in (purge, forget):
         assert "ord\\u202eers" in answer.err
         assert raw_characters(answer.out + answer.err) == set()

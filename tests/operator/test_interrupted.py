@@ -15,6 +15,7 @@ from tests.operator.every import typed
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import happens, wait_until
+from workers.protocol.errors import NotPossibleError
 from workers.runtime.options import INTERRUPTED_EXIT
 from workers.runtime.printing import confirm
 
@@ -91,4 +92,10 @@ def _typed_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_typed_ctrl_c")
 def test_ctrl_c_is_no_answer_to_a_question() -> None:
     with pytest.raises(click.Abort):
+        confirm("Remove it?")
+
+
+def test_a_closed_standard_input_is_no_answer_to_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(NotPossibleError, match="not confirmed"):
         confirm("Remove it?")

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.anyio
 LETTER = "LETTER"
 WORDS: dict[str, tuple[str, ...]] = ASKING | {
     "reaper acl": PAIR,
-    "reaper dead-letters list": (KEYS.pair,),
-    "reaper dead-letters show": (KEYS.pair, LETTER),
+    "reaper dead-letters list": (KEYS.name,),
+    "reaper dead-letters show": (KEYS.name, LETTER),
     "reaper drain": ("alice-1-abc", "--timeout", "0"),
     "reaper groups forget": ("mail/sender", "--yes"),
-    "reaper groups requeue": (KEYS.pair, "1-0"),
+    "reaper groups requeue": (KEYS.name, "1-0"),
     "reaper watch remove": ("mail/sender",),
 }
 ELSEWHERE = {

@@ -39,13 +39,13 @@ def test_settings_of_both_programs_may_stand_in_one_environment(monkeypatch: pyt
     monkeypatch.setenv("REAPER_LAKE", "/data/lake")
     reaper, worker = load(ReaperSettings), load(WorkerSettings)
     assert load(PipelineSettings).lake == "/data/lake"
-    assert (reaper.watched[0].keys.pair, worker.concurrency) == ("a/b", 9)
+    assert (reaper.watched[0].keys.name, worker.concurrency) == ("a/b", 9)
     assert reaper.max_deliveries == worker.max_deliveries == 7
 
 
 def test_settings_of_both_programs_may_stand_in_one_file(one_file: Path) -> None:
     reaper, worker = load(ReaperSettings, one_file), load(WorkerSettings, one_file)
-    assert (reaper.watched[0].keys.pair, worker.concurrency) == ("a/b", 9)
+    assert (reaper.watched[0].keys.name, worker.concurrency) == ("a/b", 9)
     assert reaper.max_deliveries == worker.max_deliveries == 7
 
 

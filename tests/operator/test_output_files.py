@@ -50,7 +50,7 @@ async def test_the_comparison_has_a_file_beside_its_page(tmp_path: Path, monkeyp
     assert answer.err.startswith("error: --output page.json must not end with .json")
 
 
-async def test_a_folder_that_cannot_be_is_refused_before_the_work(
+async def test_a_folder_that_cannot_be_is_rejected_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

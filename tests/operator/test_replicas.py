@@ -31,7 +31,7 @@ TOO_LARGE = a_replica("alice", at_ms=NOW).to_json().replace(str(NOW), "1" + "0" 
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff", b"3", b"[]", b"{}", b'{"id":"x"}', TOO_LARGE])
-def test_what_is_no_heartbeat_is_refused_and_left_out(garbage: bytes) -> None:
+def test_what_is_no_heartbeat_is_rejected_and_left_out(garbage: bytes) -> None:
     with pytest.raises(ValueError, match="Replica"):
         Replica.from_json(garbage)
     replica = a_replica("alice", at_ms=NOW)
@@ -73,8 +73,8 @@ async def test_a_drained_replica_hands_its_groups_over(server: RedisServer, clie
             )  # fmt: skip
             await holds(other)
             assert not drained.held
-            refused = await reaper("drain", other.replica_id)
-            assert (refused.code, "no other live replica with the same settings" in refused.err) == (1, True)
+            rejected = await reaper("drain", other.replica_id)
+            assert (rejected.code, "no other live replica with the same settings" in rejected.err) == (1, True)
             undone = await reaper("drain", drained.replica_id, "--undo")
             assert (undone.code, undone.out) == (0, f"{drained.replica_id} may take groups again.\n")
             assert await client.exists(KEYS.drained) == 0

@@ -69,7 +69,7 @@ async def test_a_second_signal_ends_the_process_whatever_it_does(
     assert await replica.wait() == 130
 
 
-async def test_every_program_refuses_a_replica_and_none_waits_for_ever(
+async def test_every_program_rejects_a_replica_and_none_waits_for_ever(
     processes: Processes, start_server: StartServer
 ) -> None:
     server = start_server()

@@ -38,15 +38,16 @@ async def test_a_healthy_service_is_0(scene: Scene, reaper: Command) -> None:
 
 
 async def _many(scene: Scene, number: int) -> list[str]:
-    """Make groups that alice holds: the reports of the worst are in what she says. Return all pairs."""
+    """Make groups that alice holds: the reports of the worst are in what she says. Return all groups."""
     now = await scene.now_ms()
-    pairs = [f"mail:{at:02}/sender" for at in range(number)]
+    groups = [f"mail:{at:02}/sender" for at in range(number)]
     reports = [
-        a_report(group=pair, pattern="mail:*", last_scan_ms=now, undeliverable=at % 7) for at, pair in enumerate(pairs)
+        a_report(group=group, pattern="mail:*", last_scan_ms=now, undeliverable=at % 7)
+        for at, group in enumerate(groups)
     ]
-    for pair in pairs:
-        await scene.client.xgroup_create(pair.partition("/")[0], "sender", "0", mkstream=True)
-        await scene.client.set(f"{{{pair.partition('/')[0]}}}:lease:sender", HOLDER, px=SELDOM_MS)
+    for group in groups:
+        await scene.client.xgroup_create(group.partition("/")[0], "sender", "0", mkstream=True)
+        await scene.client.set(f"{{{group.partition('/')[0]}}}:lease:sender", HOLDER, px=SELDOM_MS)
     alice = a_replica(
         "alice",
         *worst(reports, now),
@@ -56,15 +57,15 @@ async def _many(scene: Scene, number: int) -> list[str]:
         held=number,
         patterns=count_patterns({"mail:*": (number, len(reports))}, reports, now),
     )
-    await register(scene.client, alice, a_replica("bob", at_ms=now, heartbeat_ms=SELDOM_MS), pairs="\n".join(pairs))
-    return pairs
+    await register(scene.client, alice, a_replica("bob", at_ms=now, heartbeat_ms=SELDOM_MS), groups="\n".join(groups))
+    return groups
 
 
 async def test_of_many_groups_the_worst_are_shown_a_line_each(scene: Scene, reaper: Command) -> None:
-    pairs = await _many(scene, 40)
+    groups = await _many(scene, 40)
     lines = (await reaper("status")).out.splitlines()
     shown = [line.split()[0] for line in lines if line.startswith("mail:")]
-    ranked = sorted(pairs, key=lambda pair: (-(int(pair[5:7]) % 7), pair))
+    ranked = sorted(groups, key=lambda group: (-(int(group[5:7]) % 7), group))
     assert shown == sorted(ranked[:20])
     assert "  patterns  mail:* · holds 40 of 40 groups · undeliverable 34" in lines
     assert "… and 20 more groups: see --group GLOB, or --all" in lines
@@ -73,10 +74,10 @@ async def test_of_many_groups_the_worst_are_shown_a_line_each(scene: Scene, reap
 
 
 async def test_groups_are_shown_by_a_pattern_or_all(scene: Scene, reaper: Command) -> None:
-    pairs = await _many(scene, 40)
+    groups = await _many(scene, 40)
     every, some = [(await reaper("status", "-o", "json", *flags)).data for flags in (("--all",), ("--group", "*:1?/*"))]
-    assert [group["group"] for group in every["groups"]] == pairs
-    assert [group["group"] for group in some["groups"]] == pairs[10:20]
+    assert [group["group"] for group in every["groups"]] == groups
+    assert [group["group"] for group in some["groups"]] == groups[10:20]
     assert (every["left_out"], some["left_out"]) == (0, 30)
     assert some["patterns"] == [{"pattern": "mail:*", "watched": 40, "held": 40, "problems": {"undeliverable": 34}}]
     (replica, _) = some["replicas"]

@@ -90,6 +90,6 @@ def test_what_cannot_be_played_is_a_sentence_before_anything_is_played(
     assert sentence in answer.stderr
 
 
-def test_the_command_refuses_what_it_does_not_know() -> None:
+def test_the_command_rejects_what_it_does_not_know() -> None:
     answer = CliRunner().invoke(main, ["compare", "--scenario", "poisson"])
     assert (answer.exit_code, "Did you mean 'poison'" in answer.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""A lake whose tables and checkpoint are of different moments is refused: its batches would be lost, or come twice."""
+"""A lake whose tables and checkpoint are of different moments is rejected: its batches would be lost, or come twice."""
 
 import logging
 import shutil
@@ -87,7 +87,7 @@ def state_gone(layout: Layout) -> None:
     ],
 )
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
-def test_a_checkpoint_that_knows_less_than_the_tables_is_refused(
+def test_a_checkpoint_that_knows_less_than_the_tables_is_rejected(
     layout: Layout, harm: Callable[[Layout], None], found: str, fail_on_data_loss: bool
 ) -> None:
     """Its next batch would have the number of one that is there, and be taken for it."""

@@ -96,9 +96,9 @@ def test_two_compactions_at_once_would_double_every_row(layout: Layout) -> None:
 def test_so_only_one_process_writes_a_lake(layout: Layout) -> None:
     words = ("-m", "reaper", "pipeline", "ingest", "--lake", layout.root, "--redis-url", "redis://127.0.0.1:1/0")
     with only_writer(layout):
-        refused = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
-    assert "is in use: another process ingests" in refused.stderr
-    assert refused.returncode == USAGE_EXIT
+        rejected = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert "is in use: another process ingests" in rejected.stderr
+    assert rejected.returncode == USAGE_EXIT
 
 
 def test_retention_drops_whole_days_and_nothing_else(layout: Layout) -> None:

@@ -182,7 +182,7 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
         (("--since", "noon"), "error: 'noon' is not a time"),
     ],
 )
-async def test_what_cannot_be_reported_is_refused_in_a_sentence(
+async def test_what_cannot_be_reported_is_rejected_in_a_sentence(
     processes: Processes, options: tuple[str, ...], sentence: str
 ) -> None:
     command = processes.python("-m", "reaper", "pipeline", "report", *options)

@@ -128,8 +128,8 @@ def test_a_page_stays_small_whatever_names_are_like_and_however_many_groups_have
 
 def test_long_names_that_begin_alike_are_told_apart() -> None:
     one, other = ({"stream": "s", "group": "g" * 1_000 + end} for end in "ab")
-    assert words.pair(one) != words.pair(other)
-    assert len(words.pair(one)) < 200
+    assert words.group(one) != words.group(other)
+    assert len(words.group(one)) < 200
 
 
 def many_findings() -> Findings:
@@ -348,7 +348,7 @@ def test_instants_are_read(text: str, instant: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["yesterday", "36", "2026-13-01", "999999w"])
-def test_what_is_no_instant_is_refused_in_a_sentence(text: str) -> None:
+def test_what_is_no_instant_is_rejected_in_a_sentence(text: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(f"{text!r} is not a time. Write 2026-11-20")):
         parse_instant(text, NOW)
 

@@ -62,7 +62,7 @@ def test_what_cannot_work_is_said_before_anything_starts() -> None:
         ("449m", "is too little for Spark. Write 450m or more"),
     ],
 )
-def test_a_heap_that_java_or_spark_would_refuse_is_refused_before(heap: str, why: str) -> None:
+def test_a_heap_that_java_or_spark_would_reject_is_rejected_before(heap: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^spark_memory {heap!r} {why}"):
         build_session(heap=heap)
 
@@ -88,7 +88,7 @@ class _JavaError(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
         )
 
 
-def test_a_master_that_spark_does_not_know_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_that_spark_does_not_know_is_rejected_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match=r"^spark_master 'bogus' is unknown to Spark\. Write local\[\*\], "):
         session.build_session("bogus")
 

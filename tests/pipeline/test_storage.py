@@ -23,7 +23,9 @@ TREE = (
     "   \x1b[31m↳\x1b[0m tcp connect error\n"
     "    \x1b[31m↳\x1b[0m Connection refused (os error 111)"
 )
-REFUSED = "Generic S3 error\n ↳ <Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message>"
+NO_BUCKET = (
+    "Generic S3 error\n ↳ <Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message>"
+)
 STACK = "Kernel error: Json error: Truncated\n   0: <unknown>\n   1: <unknown>\n      at ./nptl/pthread_create.c"
 
 
@@ -31,7 +33,7 @@ STACK = "Kernel error: Json error: Truncated\n   0: <unknown>\n   1: <unknown>\n
     ("error", "reason"),
     [
         (OSError(TREE), "Generic S3 error: Connection refused (os error 111)"),
-        (OSError(REFUSED), "NoSuchBucket: The specified bucket does not exist"),
+        (OSError(NO_BUCKET), "NoSuchBucket: The specified bucket does not exist"),
         (DeltaError(STACK), "Kernel error: Json error: Truncated"),
         (CommitFailedError("in between"), "in between"),
         (ArrowInvalid(""), "ArrowInvalid"),

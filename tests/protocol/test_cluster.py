@@ -76,9 +76,9 @@ async def test_a_slot_moves_and_clients_go_along(cluster: Cluster, client: Redis
             cluster.begin_move(key, to)
             cluster.move_keys(key, to)
             for each in (client, own, kept):  # a half-moved slot is served by no node, and that passes
-                with pytest.raises(ResponseError) as refused:
+                with pytest.raises(ResponseError) as rejected:
                     await each.execute_command("GET", key)
-                assert meaning_of(refused.value) is Meaning.AWAY
+                assert meaning_of(rejected.value) is Meaning.AWAY
             cluster.end_move(key, to)
 
             async def answers(asked: Redis | KeptConnection) -> bool:

@@ -177,7 +177,7 @@ async def test_so_it_is_by_threads(server: RedisServer, client: Redis) -> None:
 # ---- addresses
 
 
-REFUSED = (
+REJECTED = (
     "decode_responses=true", "protocol=3", "legacy_responses=true", "retry_on_timeout=1", "retry_on_error=x", "retry=3",
     "max_connections=0", "max_connections=-1", "timeout=0", "socket_timeout=0.001", "socket_connect_timeout=0",
     "health_check_interval=1", "encoding=utf-16", "encoding_errors=ignore", "connection_class=x", "parser_class=x",
@@ -189,8 +189,8 @@ REFUSED = (
 FACTORIES: list[Callable[[str], Any]] = [commands_client, reader_client, blocking_client]
 
 
-@pytest.mark.parametrize("option", REFUSED)
-def test_an_option_that_cannot_work_is_refused(option: str) -> None:
+@pytest.mark.parametrize("option", REJECTED)
+def test_an_option_that_cannot_work_is_rejected(option: str) -> None:
     for factory in FACTORIES:
         with pytest.raises(ConfigurationError, match=r"redis_url 'redis://.*' cannot be used: .*option"):
             factory(f"redis://h/0?{option}")
@@ -216,7 +216,7 @@ def test_the_options_that_can_work_are_named() -> None:
         ("rediss://h?ssl_validate_ocsp=1", "unknown option"),
     ],
 )
-def test_other_words_that_cannot_work_are_refused(url: str, why: str) -> None:
+def test_other_words_that_cannot_work_are_rejected(url: str, why: str) -> None:
     for factory in FACTORIES:
         with pytest.raises(ConfigurationError, match=why):
             factory(url)
@@ -289,7 +289,7 @@ async def test_a_wrong_password_is_said_and_not_shown(start_server: StartServer)
     ],
     ids=["Redis 6.0", "a release candidate of 6.2", "Valkey", "neither"],
 )
-async def test_a_server_that_cannot_be_used_is_refused(
+async def test_a_server_that_cannot_be_used_is_rejected(
     says: dict[str, str], objection: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def info(*_: object) -> dict[str, str]:

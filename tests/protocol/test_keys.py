@@ -1,4 +1,4 @@
-"""Keys of a group lie in one hash slot, never collide, and refuse names that cannot work."""
+"""Keys of a group lie in one hash slot, never collide, and reject names that cannot work."""
 
 import re
 from dataclasses import astuple, fields
@@ -45,7 +45,7 @@ def test_keys_are_spelt_as_documented() -> None:
         "{orders}:journal",
     )
     assert group_keys("{shop}orders", "g").dead == "{shop}orders:dead:g", "a name that has a tag keeps it"
-    assert group_keys("orders", "billing").pair == "orders/billing"
+    assert group_keys("orders", "billing").name == "orders/billing"
     assert astuple(stream_keys("orders")) == ("orders", "{orders}:scheduled", "{orders}:enqueued")
     assert astuple(namespace_keys("prod")) == (
         "prod",
@@ -60,7 +60,7 @@ def test_keys_are_spelt_as_documented() -> None:
 
 
 @given(stream=names, group=names)
-def test_all_keys_of_a_group_share_a_slot_or_the_name_is_refused(stream: str, group: str) -> None:
+def test_all_keys_of_a_group_share_a_slot_or_the_name_is_rejected(stream: str, group: str) -> None:
     try:
         keys = redis_keys(group_keys(stream, group))
     except ConfigurationError:
@@ -74,7 +74,7 @@ def test_ordinary_names_and_names_with_a_tag_are_accepted(stream: str) -> None:
     assert {key_slot(key.encode()) for key in redis_keys(group_keys(stream, "g"))} == {key_slot(stream.encode())}
 
 
-REFUSED = {
+REJECTED = {
     "": "stream is empty",
     "x" * (MAX_NAME_LENGTH + 1): "longer than 255 bytes",
     "é" * 128: "longer than 255 bytes",
@@ -87,8 +87,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("stream", "sentence"), REFUSED.items(), ids=[ascii(name[:10]) for name in REFUSED])
-def test_a_stream_that_cannot_work_is_refused_with_a_sentence(stream: str, sentence: str) -> None:
+@pytest.mark.parametrize(("stream", "sentence"), REJECTED.items(), ids=[ascii(name[:10]) for name in REJECTED])
+def test_a_stream_that_cannot_work_is_rejected_with_a_sentence(stream: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         group_keys(stream, "billing")
     with pytest.raises(ConfigurationError, match="group is empty"):
@@ -96,7 +96,7 @@ def test_a_stream_that_cannot_work_is_refused_with_a_sentence(stream: str, sente
 
 
 @pytest.mark.parametrize("namespace", ["", "a:b", "{a}", "a}", "x" * 300])
-def test_a_namespace_that_cannot_work_is_refused(namespace: str) -> None:
+def test_a_namespace_that_cannot_work_is_rejected(namespace: str) -> None:
     with pytest.raises(ConfigurationError, match="namespace"):
         namespace_keys(namespace)
 

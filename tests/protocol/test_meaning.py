@@ -150,7 +150,7 @@ def test_people_read_no_arguments_and_no_place_in_a_script_but_who_names_the_key
 
 @pytest.mark.anyio
 @pytest.mark.contract
-async def test_what_is_not_there_or_is_something_foreign_is_told_from_what_is_refused(client: Redis) -> None:
+async def test_what_is_not_there_or_is_something_foreign_is_told_from_what_is_denied(client: Redis) -> None:
     await client.set("text", "value")
     await client.xadd("stream", {"a": "b"})
     calls = [("XINFO", "STREAM", "absent"), ("XPENDING", "stream", "absent"), ("HGETALL", "text"), ("HGETALL",)]

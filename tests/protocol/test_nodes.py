@@ -32,7 +32,7 @@ def stranger(request: pytest.FixtureRequest, binary: Path, start_server: StartSe
             yield sentinel.url, r"a Sentinel answers there.*Write redis\+sentinel://"
 
 
-async def test_a_server_of_another_kind_is_refused_in_one_sentence(stranger: tuple[str, str]) -> None:
+async def test_a_server_of_another_kind_is_rejected_in_one_sentence(stranger: tuple[str, str]) -> None:
     url, sentence = stranger
     async with commands_client(url) as client:
         with pytest.raises(UnreachableError, match=f"cannot use Redis at .*{sentence}"):

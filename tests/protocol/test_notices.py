@@ -135,10 +135,10 @@ async def test_a_missing_right_is_logged_once(
                 notices.add(lambda: None, ["one"])
                 await wait_until(lambda: bool(caplog.messages), "it complains")
 
-                async def refused_again() -> bool:
+                async def denied_again() -> bool:
                     return int(server.command("INFO", "commandstats")["cmdstat_subscribe"]["rejected_calls"]) > 2
 
-                await wait_until(refused_again, "it goes on trying")
+                await wait_until(denied_again, "it goes on trying")
     finally:
         await client.execute_command("ACL", "DELUSER", "deaf")
     assert len([line for line in caplog.messages if "notices are not available" in line]) == 1

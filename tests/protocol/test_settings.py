@@ -84,7 +84,7 @@ def test_durations_are_whole_milliseconds_for_redis() -> None:
 
 
 @pytest.mark.parametrize("value", ["soon", True, -1, 0, "inf", "nan", 1e300, 10**400, [30]])
-def test_what_is_no_duration_is_refused_by_name(value: Any) -> None:
+def test_what_is_no_duration_is_rejected_by_name(value: Any) -> None:
     assert "'patience'" in sentence(flags={"patience": value})
 
 
@@ -105,7 +105,7 @@ def test_each_problem_is_reported_with_its_place(tmp_path: Path, monkeypatch: py
     assert "SHOP_SIZE" in sentence()
 
 
-def test_a_misspelt_setting_is_refused_with_a_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_setting_is_rejected_with_a_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Did you mean 'patience'?" in sentence(file=write(tmp_path, "patiense = 3\n"))
     monkeypatch.setenv("SHOP_PATIENSE", "3")
     assert "Did you mean 'SHOP_PATIENCE'?" in sentence()
@@ -122,7 +122,7 @@ def test_some_variables_change_nothing(monkeypatch: pytest.MonkeyPatch, variable
     assert load_settings(ShopSettings) == ShopSettings()
 
 
-def test_a_choice_that_is_none_is_refused_with_the_choices() -> None:
+def test_a_choice_that_is_none_is_rejected_with_the_choices() -> None:
     said = sentence(flags={"redelivery": "tail"})
     assert ("stream" in said, "retry-stream" in said) == (True, True)
 
@@ -164,7 +164,7 @@ def test_a_setting_that_is_the_name_of_a_file_stays_one(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("variable", ["SHOP_CONFIG_FILE", "SHOP_REDIS_URI_FILE", "SHOP_FILE"])
-def test_a_misspelt_name_of_a_file_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_name_of_a_file_is_rejected(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "/run/secrets/any")
     assert f"unknown setting {variable!r} in the environment" in sentence()
 

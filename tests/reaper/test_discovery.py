@@ -17,9 +17,9 @@ def settings(*groups: dict[str, Any], **given: Any) -> ReaperSettings:
 ORDERS = {"stream": "orders:*", "group": "billing", "exclude": ["orders:test:*", "orders:old"]}
 
 
-def finds(settings: ReaperSettings, pair: str) -> bool:
+def finds(settings: ReaperSettings, name: str) -> bool:
     """Return whether a pattern finds the group."""
-    stream, group = pair.split("/")
+    stream, group = name.split("/")
     return any(pattern.group == group for pattern in fitting([stream], settings).get(stream, ()))
 
 
@@ -48,12 +48,12 @@ def test_redis_reads_a_pattern_as_we_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pair", "is_found"),
+    ("name", "is_found"),
     [("orders:1/billing", True), ("orders:test:1/billing", False), ("orders:old/billing", False),
      ("orders:older/billing", True), ("orders:1/audit", False)],
 )  # fmt: skip
-def test_exclude_lists_exceptions(pair: str, is_found: bool) -> None:
-    assert finds(settings(ORDERS), pair) is is_found
+def test_exclude_lists_exceptions(name: str, is_found: bool) -> None:
+    assert finds(settings(ORDERS), name) is is_found
 
 
 @pytest.mark.parametrize("name", ["{orders}:retry:billing", "a}b", "{orders}", "x" * 300, ""])
@@ -77,7 +77,7 @@ def test_the_first_pattern_that_fits_gives_the_values_and_a_named_group_its_own(
     watched = given.watched_with(
         {**found, "mail/sender": "", "orders:2/billing": "", "gone:1/billing": "gone:*/billing"}
     )
-    assert {group.keys.pair: (group.max_deliveries, group.pattern) for group in watched} == {
+    assert {group.keys.name: (group.max_deliveries, group.pattern) for group in watched} == {
         "orders:7/billing": (7, ""),
         "orders:eu:1/billing": (5, "orders:eu:*/billing"),
         "orders:1/billing": (4, "orders:*/billing"),
@@ -93,7 +93,7 @@ def test_the_first_pattern_that_fits_gives_the_values_and_a_named_group_its_own(
         ({"stream": "orders:*", "group": "bill*"}, "group 'bill*' contains '*'. Only stream can be a pattern"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_refused(group: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_work_is_rejected(group: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         settings(group)
     assert sentence in str(raised.value)

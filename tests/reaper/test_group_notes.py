@@ -12,12 +12,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from reaper.reasons import FEW_GROUPS
-from reaper.recovery.notes import FALSE_RECOVERY_LOG_S, NAME_CHARS, RECOVERED_LOG_S, GroupNotes
+from reaper.recovery.notes import FALSE_RECOVERY_LOG_S, NAME_CHARS, GroupNotes
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.protocol.calls.group_moves import Outcome, Recovered
 from workers.protocol.messages import Redelivery
+from workers.upkeep.recovery_log import LOG_INTERVAL_S
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +29,7 @@ BILLING = WatchedGroup(
     max_deliveries=3,
     redelivery=Redelivery.STREAM,
 )
-RECOVERED = "recovered stalled deliveries: group=orders/billing consumers={} redelivered={} quarantined=0"
+RECOVERED = "recovered stalled deliveries: group=orders/billing consumers={} redelivered={}"
 REPORT = GroupReport(group="orders/billing", visibility_ms=30_000, max_deliveries=3, redelivery="stream")
 
 
@@ -43,7 +44,7 @@ class Told:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
         self._caplog = caplog
-        self.notes = GroupNotes(BILLING)
+        self.notes = GroupNotes(BILLING, lambda: None, set())
 
     def lines(self) -> list[tuple[str, str]]:
         """Return level and text of each log line since the last call."""
@@ -77,7 +78,7 @@ async def test_an_outage_of_many_groups_is_logged_for_some_of_them(caplog: pytes
     caplog.set_level(logging.INFO)
     logged = set[str]()
     groups = [BILLING.model_copy(update={"stream": f"orders-{number}"}) for number in range(2 * FEW_GROUPS)]
-    many = [GroupNotes(group, logged_groups=logged) for group in groups]
+    many = [GroupNotes(group, lambda: None, logged) for group in groups]
     for notes in many:
         notes.failed("scan", RedisConnectionError("reset"))
     many[-1].failed("scan", ResponseError("MISCONF"))
@@ -112,7 +113,7 @@ async def test_errors_of_different_work_pass_each_by_itself(told: Told) -> None:
     assert told.notes.report.error == ""
 
 
-# ---- refusals
+# ---- disabled recovery
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ async def test_a_layout_that_cannot_be_served_is_told_with_advice_and_its_end_to
     ]
 
 
-async def test_a_recovery_call_that_goes_through_ends_a_refusal(told: Told) -> None:
+async def test_a_recovery_call_that_goes_through_enables_recovery_again(told: Told) -> None:
     told.notes.report.token = 1
     told.notes.disabled("foreign_namespace", "namespace 'other' serves this group")
     told.notes.call_done()
@@ -229,11 +230,11 @@ async def test_a_mass_is_logged_once_a_second_with_its_sum(told: Told) -> None:
     assert [line for _, line in told.lines()] == [RECOVERED.format("w0", 1)]
     told.notes.scanned(7)
     assert told.lines() == []
-    await anyio.sleep(RECOVERED_LOG_S)
+    await anyio.sleep(LOG_INTERVAL_S)
     told.notes.scanned(7)
     assert [line for _, line in told.lines()] == [RECOVERED.format('"w1, w2"', 2)]
     told.notes.batch([row(Outcome.REDELIVERED)])
-    told.notes.log_recovered(at_the_end=True)
+    told.notes.recovery_log.log(at_the_end=True)
     assert [line for _, line in told.lines()] == [RECOVERED.format("w1", 1)]
 
 

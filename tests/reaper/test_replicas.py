@@ -27,8 +27,8 @@ def test_every_heartbeat_reads_back_as_it_was_written(replica: Replica) -> None:
 def replica(**groups: int) -> Replica:
     """Return one with reports on ``groups``, by the token of the term."""
     reports = {
-        pair: GroupReport(group=f"{pair}/g", visibility_ms=1, max_deliveries=1, redelivery="stream", token=token)
-        for pair, token in groups.items()
+        name: GroupReport(group=f"{name}/g", visibility_ms=1, max_deliveries=1, redelivery="stream", token=token)
+        for name, token in groups.items()
     }
     return Replica(
         id="a-1", name="a", host="h", pid=1, version="1", started_ms=0, at_ms=100_000, heartbeat_ms=5_000,

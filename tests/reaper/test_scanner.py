@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from reaper.recovery.scanner import Scanner
+from reaper.recovery.scanner import LAST_ID, Scanner
 from reaper.recovery.timers import BUCKET_MS, Timers
 from tests.scripts.scene import Scene, entry_id
 from workers.runtime.clock import monotonic_ms
@@ -258,3 +258,14 @@ async def test_what_nobody_holds_is_due_at_once_unless_it_is_ready_where_it_is(r
     await watched.scanner.full()
     assert watched.armed_ids() == ["1-1"]
     assert watched.pop_due() == due
+
+
+async def test_the_last_id_of_all_hides_nothing_because_no_range_begins_behind_it(
+    scene: Scene, watched: Watched
+) -> None:
+    last = LAST_ID.decode()
+    await scene.add(at=last)
+    await scene.deliver(last)
+    assert await watched.scanner.full() == 1
+    assert await watched.tick() == 1
+    assert watched.armed_ids() == [last]

@@ -8,10 +8,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from reaper.drill.history import read_events
 from reaper.lease import PAGE
 from reaper.metrics import ReplicaMetrics
+from reaper.recovery.group_watch import GroupWatch
 from reaper.replicas import Replica
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
@@ -152,7 +154,7 @@ async def test_what_happens_is_logged_in_order(
     server: RedisServer, client: Redis, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "reaper.sharing.tenure")
-    caplog.set_level(logging.INFO, "reaper.recovery")
+    caplog.set_level(logging.INFO, "workers.upkeep")
     await scene.stalled("n", "1", consumer="gone")
     async with Reaper(settings_for(server)):
         await recovered(client, 1)
@@ -160,9 +162,26 @@ async def test_what_happens_is_logged_in_order(
     of = "group=orders/billing"
     assert [line for line in caplog.messages if of in line] == [
         f"lease taken: {of} token=1",
-        f"recovered stalled deliveries: {of} consumers=gone redelivered=1 quarantined=0",
+        f"recovered stalled deliveries: {of} consumers=gone redelivered=1",
         f"lease left: {of} token=1 reason=stopped",
     ]
+
+
+@pytest.mark.usefixtures("scene")
+async def test_a_full_scan_that_keeps_failing_is_repeated_more_and_more_seldom(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def fail(watch: GroupWatch) -> None:
+        pauses.append(watch._next_full_s - watch._scanned_s)
+        raise ResponseError("MISCONF")
+
+    monkeypatch.setattr("reaper.recovery.group_watch.FULL_RETRY_S", 0.001)
+    monkeypatch.setattr(GroupWatch, "_scan_fully", fail)
+    async with Reaper(settings_for(server)):
+        await wait_until(lambda: len(pauses) > 4, "it tries again")
+    assert pauses[1:5] == pytest.approx([0.001, 0.002, 0.004, 0.008])
 
 
 async def test_a_quarantined_job_is_released(server: RedisServer, client: Redis, scene: Scene) -> None:
@@ -314,24 +333,24 @@ async def test_many_starts_and_stops_leave_no_task_connection_or_key_behind(serv
 
 
 @pytest.mark.usefixtures("scene")
-async def test_a_refusal_and_its_end_are_registered_at_once(server: RedisServer, client: Redis) -> None:
+async def test_disabled_recovery_and_its_end_are_registered_at_once(server: RedisServer, client: Redis) -> None:
     await client.xgroup_create("orders", "audit", "0")
 
-    async def refusal() -> str | None:
+    async def disabled() -> str | None:
         reports = [one.groups["orders/billing"] for one in (await registered(client)).values() if one.held]
         return reports[0].disabled if reports else None
 
     async with Reaper(settings_for(server, heartbeat_interval=3_600, visibility_timeout=1, tick_interval=0.05)):
 
-        async def is_refused() -> bool:
-            return await refusal() == "several_groups"
+        async def is_disabled() -> bool:
+            return await disabled() == "several_groups"
 
-        await wait_until(is_refused, "the refusal is registered")
+        await wait_until(is_disabled, "that is registered")
         await client.xgroup_destroy("orders", "audit")
         await client.xadd("orders", {"n": 1})
         await client.xreadgroup("billing", "gone", {"orders": ">"})  # the call for stalled deliveries is not rejected
 
         async def is_served() -> bool:
-            return await refusal() == ""
+            return await disabled() == ""
 
         await wait_until(is_served, "its end is registered")

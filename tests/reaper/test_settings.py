@@ -80,7 +80,7 @@ def test_a_dead_replica_is_known_as_gone_before_its_leases_expire(
 # ---- groups
 
 
-def test_pairs_are_written_in_one_string() -> None:
+def test_groups_are_written_in_one_string() -> None:
     assert load(groups=" orders/billing, orders/audit ,").groups == (
         GroupSettings(stream="orders", group="billing"),
         GroupSettings(stream="orders", group="audit"),
@@ -91,7 +91,7 @@ def test_the_last_slash_parts_stream_from_group() -> None:
     assert load(groups="eu/orders/billing").groups == (GroupSettings(stream="eu/orders", group="billing"),)
 
 
-def test_pairs_come_from_a_file_as_tables_with_their_own_values(tmp_path: Path) -> None:
+def test_groups_come_from_a_file_as_tables_with_their_own_values(tmp_path: Path) -> None:
     file = tmp_path / "reaper.toml"
     file.write_text(
         """
@@ -126,13 +126,13 @@ def test_pairs_come_from_a_file_as_tables_with_their_own_values(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("namespace", ["a:b", "a{b", "a}b"])
-def test_a_namespace_that_would_break_keys_is_refused(namespace: str) -> None:
+def test_a_namespace_that_would_break_keys_is_rejected(namespace: str) -> None:
     assert complaint(namespace=namespace) == (
         f"namespace '{namespace}' contains '{{', '}}' or ':'. Use letters, digits, '-' and '_'."
     )
 
 
-def test_a_namespace_too_long_for_its_observers_is_refused_where_they_start() -> None:
+def test_a_namespace_too_long_for_its_observers_is_rejected_where_they_start() -> None:
     longest = "n" * 255
     assert load(namespace=longest).namespace_keys.live == f"{{{longest}}}:live"
     assert "is longer than 255 bytes" in complaint(namespace=longest, observe=True)

@@ -54,10 +54,10 @@ class World:
     def __post_init__(self) -> None:
         settings = ReaperSettings(groups="orders/billing", visibility_timeout=VISIBILITY_S)
         [group] = settings.watched
-        self.notes = GroupNotes(group)
+        self.notes = GroupNotes(group, lambda: None, set())
         context: Any = SimpleNamespace(recoveries=self, reads=self, settings=settings)
         self.wheel, self.tasks = Wheel(), Tasks()
-        self.chores = Chores(self.wheel, self.tasks, group.keys.pair, lambda: None)
+        self.chores = Chores(self.wheel, self.tasks, group.keys.name, lambda: None)
         self.watch = SourceWatch(
             GroupWriter(context, group, Authority("alice", 7)),
             group.keys.stream,

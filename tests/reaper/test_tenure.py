@@ -219,6 +219,22 @@ async def test_each_term_has_a_holder_of_its_own(lease: Lease) -> None:
         assert lease.times("hand") == [], "there was nothing to hand over"
 
 
+async def test_a_lease_that_is_evicted_again_and_again_is_not_taken_without_a_pause(lease: Lease) -> None:
+    async with Place(lease, FIRST, (FIRST,)).running() as tenure, anyio.create_task_group() as tasks:
+
+        async def evict() -> None:
+            while True:
+                if tenure._watch:
+                    lease.value = ""
+                    tenure._watch.end(EndOfTerm.NOT_OURS)
+                await anyio.sleep(0.01)
+
+        tasks.start_soon(evict)
+        await anyio.sleep(10)
+        tasks.cancel_scope.cancel()
+    assert 10 < tenure.terms < 100
+
+
 async def test_a_replica_that_comes_gets_the_groups_that_are_its(lease: Lease) -> None:
     place = Place(lease, SECOND, (SECOND,))
     async with place.running() as tenure:

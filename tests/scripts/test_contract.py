@@ -31,9 +31,9 @@ NEEDS_NO_MEMORY = {
     "look_at_group": "reads only",
     "inspect_layout": "reads only",
     "find_scheduled": "reads only",
-    "enqueue": "a producer is refused, and nothing is enqueued",
+    "enqueue": "a producer is rejected, and nothing is enqueued",
 }
-"""Scripts that need no harmless write in front: when memory is full, what they do is allowed, or may be refused."""
+"""Scripts that need no harmless write in front: when memory is full, what they do is allowed, or may be rejected."""
 
 _HARMLESS_WRITE = re.compile(r"open_for_(?:writing|copies)\(|'XACK', \w+, \w+, '0-0'|'HDEL', [\w\[\]]+, ''|'PERSIST', ")
 _CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ('[A-Z]+'|[^,)]+))?(?:, ([^,)]+))?")

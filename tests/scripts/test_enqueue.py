@@ -89,7 +89,7 @@ async def test_without_memory_nothing_is_enqueued_and_nothing_remembered(scene: 
 
 
 @pytest.mark.parametrize("key", ["orders", "{orders}:scheduled", GUARDS])
-async def test_a_key_that_holds_something_else_refuses_the_whole_call(client: Redis, key: str) -> None:
+async def test_a_key_that_holds_something_else_fails_the_whole_call(client: Redis, key: str) -> None:
     await client.set(key, "foreign")
     scene = Scene(client)
     with pytest.raises(ResponseError, match="WRONGTYPE"):

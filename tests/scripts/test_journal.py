@@ -50,7 +50,7 @@ async def test_recovery_tells_of_every_consumer(scene: Scene, name: bytes) -> No
 
 
 @pytest.mark.parametrize("lease", NAMES)
-async def test_a_refusal_tells_of_any_lease(scene: Scene, lease: bytes) -> None:
+async def test_a_fenced_write_tells_of_any_lease(scene: Scene, lease: bytes) -> None:
     await scene.client.set(scene.keys.lease, lease)
     assert (await scene.recover(await scene.stalled()))[0] == b"fenced"
     assert [(one.event, one.data["lease"]) for one in await _told(scene)] == [("fenced", text(lease))]

@@ -101,7 +101,7 @@ async def test_a_lease_that_is_gone_lets_nobody_write_until_it_is_taken(scene: S
     assert [await writes(scene, holder) for holder in (A, B)] == [False, True]
 
 
-async def test_a_call_of_an_earlier_term_is_refused_in_a_later_one_of_the_same_replica(scene: Scene) -> None:
+async def test_a_call_of_an_earlier_term_is_fenced_in_a_later_one_of_the_same_replica(scene: Scene) -> None:
     await expire(scene)
     await take(scene, B)
     await expire(scene)
@@ -123,7 +123,7 @@ async def test_where_everything_was_deleted_a_term_of_the_same_token_is_another_
     assert [await writes(scene, holder) for holder in (A, B)] == [False, True]
 
 
-async def test_a_refused_write_is_counted_and_names_the_lease_that_was_found(scene: Scene) -> None:
+async def test_a_fenced_write_is_counted_and_names_the_lease_that_was_found(scene: Scene) -> None:
     entry = await scene.stalled()
     await expire(scene)
     await take(scene, B)

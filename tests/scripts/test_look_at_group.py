@@ -6,6 +6,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from reaper.operations.snapshot import take_snapshot
+from reaper.recovery.scanner import LAST_ID
 from reaper.settings import ReaperSettings
 from tests.scripts.scene import QUARANTINE_SCORE, Scene
 from tests.support.servers import RedisServer
@@ -87,6 +88,15 @@ async def test_it_shows_for_how_long_recovery_waits_as_the_status_does(scene: Sc
     assert wait is not None
     assert (wait.gap_ms, wait.gap_has_ended) == (12_000, True)
     assert 30_000 - SLACK_MS < wait.left_ms <= seen.recovery_waits_ms <= 30_000
+
+
+async def test_a_producer_may_choose_the_last_id_of_all_and_nothing_is_ready_behind_it(scene: Scene) -> None:
+    last = await scene.add(at=LAST_ID.decode())
+    await scene.deliver(last)
+    seen = await look(scene)
+    assert (seen.in_flight, seen.oldest_ready_ms) == (1, 0)
+    snapshot = await take_snapshot(scene.client, namespace_keys("reaper"), asked=[scene.keys])
+    assert snapshot.groups[0].main.pending == 1
 
 
 async def test_nothing_is_there(scene: Scene) -> None:

@@ -107,7 +107,7 @@ SCENES_OF_HOLDERS = (
     (Cue("started", "stop", HOLDER), Cue("lease taken", "stop", ITSELF)),
     (_KILLED, Cue("", "freeze", parts=_SOME, later=0.5)),
     (_KILLED, Cue("", "pause", HOLDER, leases=_TERM, later=0.5)),
-    # servers and operators that refuse
+    # servers and operators that reject
     (_KILLED, Cue("sent recover", "deny", parts=_SOME, value=WRITE)),
     (_KILLED, Cue("sent recover", "deny", parts=_SOME, value="xclaim")),
     (_KILLED, Cue("", "deny", parts=_LONG, value="subscribe", later=0.3)),

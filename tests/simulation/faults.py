@@ -150,7 +150,7 @@ def _step_clock(world: "World", step: Step) -> None:
 
 
 def _fill(world: "World", step: Step) -> None:
-    world.refuse_writes(step.seconds)
+    world.reject_writes(step.seconds)
 
 
 def _restart_with_loss(world: "World", step: Step) -> None:
@@ -341,7 +341,7 @@ FAULTS = {
         ),
         Fault("flush", "Somebody calls FLUSHALL.", _flush, None),
         Fault("settings", "A third party deletes the group settings.", _delete_settings, None, modes=frozenset()),
-        Fault("deny", "Everybody is refused {value} for {seconds}.", _deny, None, (0.02, 2), _any_denied),
+        Fault("deny", "Everybody is denied {value} for {seconds}.", _deny, None, (0.02, 2), _any_denied),
         Fault("scripts", "The server forgets all scripts.", _flush_scripts, None),
         Fault("visibility", "Reapers restart with {value}.", _reconfigure, value=_other_visibility, modes=_ONLY_REAPER),
         Fault("limit", "Reapers restart with {value}.", _reconfigure, value=_other_limit, modes=_ONLY_REAPER),

@@ -135,7 +135,7 @@ class Place:
     def report(self) -> GroupReport:
         """The replica's knowledge of the group."""
         assert self.replica.reaper
-        return self.replica.reaper.reports()[KEYS.pair]
+        return self.replica.reaper.reports()[KEYS.name]
 
     def pending(self) -> list[tuple[str, str, int]]:
         """Return the pending entries as entry ID, consumer, and Redis's count."""
@@ -161,7 +161,7 @@ class Place:
 def play(
     program: Callable[[Place], Awaitable[Any]], *, seed: int = 1, group: Any = None, ours: int = 0, **changes: Any
 ) -> Any:
-    """Run a program in that place. ``group`` and ``changes`` are settings of the pair and of the replica.
+    """Run a program in that place. ``group`` and ``changes`` are settings of the group and of the replica.
 
     ``ours`` is the number of workers of ours there.
     """

@@ -183,7 +183,7 @@ def went_on_lately(world: "World", moment: Moment) -> bool:
 def second_in_rank(world: "World", moment: Moment) -> bool:
     """Another replica that lives comes first for the group."""
     living = {one.replica_id: one.process.name for one in world.replicas() if one.process and not one.process.dead}
-    order = [living[one] for one in ranked(filter(None, living), KEYS.pair)]
+    order = [living[one] for one in ranked(filter(None, living), KEYS.name)]
     return order[1:2] == [moment.by]
 
 

@@ -76,7 +76,7 @@ class Tenancy:
         if key == LEASE:
             self._lease_written(command, words, reply)
         elif key in GROUP_KEYS and command != b"HINCRBY" and not HARMLESS.issuperset(words[-1:]):
-            self._has_acted = True  # HINCRBY counts those that are refused
+            self._has_acted = True  # HINCRBY counts those that are fenced
 
     def told(self, event: LifecycleEvent, when: str) -> None:
         """Look whether a worker recovers by itself while a replica holds the lease."""

@@ -13,7 +13,7 @@ from tests.simulation.story import EMBEDDED, IN_PLACE, REAPER, WRITE, NewJob, Se
 from tests.support.tiers import in_matrix
 
 SEEDS = (589872, *(in_matrix(seed) for seed in range(589873, 589872 + 5)))
-"""Without a wait after the refusal, some of these go wrong in each setting."""
+"""Without a wait after the denial, some of these go wrong in each setting."""
 LED = Setting(version="8.4", visibility_s=120.0, max_deliveries=1, lease_s=20.0, replicas=1, concurrency=1)
 STORY = Story(
     seed=0,

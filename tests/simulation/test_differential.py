@@ -105,7 +105,7 @@ def test_stories_call_every_script() -> None:
 
 
 @pytest.mark.only_on("7.0.")
-def test_model_refuses_the_same_commands_while_it_reads_its_data(standing: RedisServer) -> None:
+def test_model_rejects_the_same_commands_while_it_reads_its_data(standing: RedisServer) -> None:
     """The server says of each command whether it runs while it is loading."""
     every = [*COMMANDS.values(), *(found for container in CONTAINERS.values() for found in container.values())]
     ask = "return redis.call('COMMAND', 'INFO', unpack(ARGV))"

@@ -80,7 +80,7 @@ class Idle:
     def tenure(self, role: str) -> Tenure:
         reaper = self.replica(role).reaper
         assert reaper
-        return reaper._tenures._tenures[KEYS.pair]
+        return reaper._tenures._tenures[KEYS.name]
 
     def replica(self, role: str) -> Actor:
         actor = self.world.actors[role]
@@ -127,7 +127,7 @@ def _made(story: Story, changes: dict[str, Any]) -> Iterator[Idle]:
     world.command("XGROUP", "CREATE", STREAM, GROUP, "0", "MKSTREAM")
     for actor in world.actors.values():
         if isinstance(actor, Actor):
-            actor.settings = PacedSettings(**{"redis_url": URL, "groups": KEYS.pair, "name": actor.role} | changes)
+            actor.settings = PacedSettings(**{"redis_url": URL, "groups": KEYS.name, "name": actor.role} | changes)
     place = Idle(world)
     with going_by(world.loop.time), as_in_312(world.loop):
         try:

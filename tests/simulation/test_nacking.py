@@ -63,7 +63,7 @@ def give_back(server: ModelServer) -> tuple[bytes, int, int]:
     say("XCLAIM", KEYS.stream, GROUP, "w1", 0, entry_id, "IDLE", 60_000, "JUSTID")
     say("HSET", KEYS.settings, "policy", IN_PLACE, "max_deliveries", 3)
     reply = say("EVAL", RECOVER.source, len(keys), *keys, GROUP, 1_000, FENCE, 7, 10**9, entry_id)
-    assert len(reply[5]) == 1
+    assert len(reply[4]) == 1
     [[_, owner, idle_ms, times]] = say("XPENDING", KEYS.stream, GROUP, "-", "+", 1)
     return owner, idle_ms, times
 
@@ -79,15 +79,15 @@ def test_where_it_does_not_it_stays_its_last_consumers(server_of: Callable[[str]
     assert idle_ms >= 10**9
 
 
-def test_who_may_not_is_asked_for_that_and_never_refused(
+def test_who_may_not_is_asked_for_that_and_never_denied(
     server_of: Callable[[str], ModelServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = server_of("8.8")
     server.denied["default"] = {"xnack"}
-    refused = []
-    monkeypatch.setattr(server, "_denied_in_script", lambda *who: refused.append(who))
+    denied = []
+    monkeypatch.setattr(server, "_denied_in_script", lambda *who: denied.append(who))
     assert give_back(server)[0] == b"w1"
-    assert not refused
+    assert not denied
     server.denied.clear()  # from call to call, as the server is
     assert give_back(server)[0] == b""
 

@@ -46,8 +46,8 @@ LISTS_CONSUMERS = b"\r\nCONSUMERS\r\n"
 """A part of the request of a replica that looks for missing consumers."""
 MOST_CLIENTS = 10_000
 LOADS_AFTER_S = 0.1
-REFUSAL_IS_READ_S = 5.0
-"""A process that was refused something may end by that for so long after everybody has the permission again."""
+DENIAL_IS_READ_S = 5.0
+"""A process that was denied something may end by that for so long after everybody has the permission again."""
 ROLLING_S = 1.0
 """Seconds between two stops of a rolling restart. A stopped replica starts again after half of it."""
 SUPERVISED_S = (1.0, 3.0)
@@ -277,7 +277,7 @@ class World:
     def _misses_a_right(self, error: BaseException) -> bool:
         """Return whether a process did not start because a permission was missing, and reported it."""
         return isinstance(error, UnsupportedServerError) and (
-            any(self.server.denied.values()) or self.loop.now - self._allowed_at < REFUSAL_IS_READ_S
+            any(self.server.denied.values()) or self.loop.now - self._allowed_at < DENIAL_IS_READ_S
         )
 
     def alive(self, role: str) -> Process | None:
@@ -658,7 +658,7 @@ class World:
         self._let_everybody(command, do=False)
         self.later(seconds, lambda: self._let_everybody(command, do=True))
 
-    def refuse_writes(self, seconds: float) -> None:
+    def reject_writes(self, seconds: float) -> None:
         """Fill the server's memory."""
         self.server.fill(full=True)
         self.later(seconds, lambda: self.server.fill(full=False))

@@ -24,7 +24,7 @@ async def let_beat(client: Redis, *groups: GroupKeys) -> None:
 
 
 async def let_beat_at(url: str, groups: Iterable[GroupKeys]) -> None:
-    """Do so at an address, as its default user. Does nothing where nobody answers, or somebody refuses."""
+    """Do so at an address, as its default user. Does nothing where nobody answers, or permission is denied."""
     if read_address(url).topology is not Topology.SINGLE:
         return
     host, port = _address(url)

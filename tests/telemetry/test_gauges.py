@@ -141,7 +141,7 @@ async def test_of_many_groups_only_the_worst_have_series_of_their_own(scene: Sce
     streams = [f"mail-{number:02}" for number in range(40)]
     for stream in streams:
         await client.xgroup_create(stream, "billing", "0", mkstream=True)
-    await client.xgroup_create("mail-07", "audit", "0")  # so recovery refuses it
+    await client.xgroup_create("mail-07", "audit", "0")  # so recovery is disabled
     groups = ",".join(f"{stream}/billing" for stream in streams)
     words = ("--redis-url", scene.server.url, "--groups", groups)
     holder = scene.processes.reaper(*words, *PATIENT, *HEALTH, env=scene.env)
@@ -156,7 +156,7 @@ async def test_of_many_groups_only_the_worst_have_series_of_their_own(scene: Sce
         is_complete = disabled and re.search(r"reaper_leases_held{.*} 40\.0", text) and "mail-07" in series(text)
         return text if is_complete else ""
 
-    text = await wait_until(told, "it holds every group, and shows the one that it refuses")
+    text = await wait_until(told, "it holds every group, and shows the disabled one")
     assert len(series(text)) == MOST_WORST
     assert re.search(r"reaper_groups_watched{.*} 40\.0", text)
     assert not re.findall(r"(?:scan_duration|leases_taken).*destination_name", text)

@@ -36,7 +36,7 @@ async def _enqueue(client: Redis, first: int) -> None:
 
 async def _play(server: RedisServer, processes: Processes, port: int) -> str:
     """Let it happen; return a job that was recovered."""
-    replica = ("--redis-url", server.url, "--groups", KEYS.pair, "--visibility-timeout", "3", "--lease-ttl", "2")
+    replica = ("--redis-url", server.url, "--groups", KEYS.name, "--visibility-timeout", "3", "--lease-ttl", "2")
     first = processes.reaper(*replica, "--name", "reaper-a")
     await first.prints("lease taken")
     second = processes.reaper(*replica, "--name", "reaper-b", "--health-port", str(port))

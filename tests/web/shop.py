@@ -1,4 +1,4 @@
-"""The worker of the picture: some jobs take longer, some are refused for good."""
+"""The worker of the picture: some jobs take longer, some are rejected for good."""
 
 import random
 

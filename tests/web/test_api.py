@@ -83,12 +83,12 @@ async def test_replicas_and_the_holder_are_told(served: Served) -> None:
 async def test_a_job_is_explained(served: Served, client: Redis) -> None:
     [entry] = await enqueue(client, 1)
     [told] = (await served.get(f"/api/job?id={entry}")).data
-    assert (told["group"], told["place"], told["entry_id"]) == (KEYS.pair, "ready", entry)
+    assert (told["group"], told["place"], told["entry_id"]) == (KEYS.name, "ready", entry)
     assert (await served.get("/api/job?id=nobody")).data == []
 
 
 @pytest.mark.parametrize("query", ["", "?id=", "?id=" + "x" * 301])
-async def test_a_question_without_a_job_is_refused(served: Served, query: str) -> None:
+async def test_a_question_without_a_job_is_rejected(served: Served, query: str) -> None:
     assert (await served.get(f"/api/job{query}")).code == 400
 
 

@@ -269,7 +269,7 @@ async def test_without_a_port_nothing_is_served_or_imported(processes: Processes
     assert (await program.wait(), program.output) == (0, "[]\n")
 
 
-# --- refused
+# --- denied
 
 
 async def _let_in(client: Redis, server: RedisServer, role: Role, *changes: str) -> str:
@@ -285,7 +285,7 @@ async def _without_user(client: Redis) -> AsyncIterator[None]:
 
 
 @pytest.mark.usefixtures("_without_user")
-async def test_a_worker_is_ready_only_while_it_is_refused_nothing(
+async def test_a_worker_is_ready_only_while_it_is_denied_nothing(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.loop.reading.ADOPTION_PAUSE_S", 0.05)
@@ -297,7 +297,7 @@ async def test_a_worker_is_ready_only_while_it_is_refused_nothing(
         async def readiness(code: int) -> bool:
             return (await request(port, "/readyz")).code == code
 
-        await wait_until(lambda: worker.process and worker.process.denials, "reading is refused")
+        await wait_until(lambda: worker.process and worker.process.denials, "reading is denied")
         assert await readiness(503)
         assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis denies a call: reading: ")
         await client.execute_command("ACL", "SETUSER", "restricted", "+xreadgroup")
@@ -310,7 +310,7 @@ async def test_a_worker_is_ready_only_while_it_is_refused_nothing(
 
 @pytest.mark.usefixtures("_without_user")
 @pytest.mark.parametrize("lost", [("-evalsha", "-eval"), ("-xpending",)])
-async def test_a_replica_is_ready_only_while_it_is_refused_nothing(
+async def test_a_replica_is_ready_only_while_it_is_denied_nothing(
     server: RedisServer, client: Redis, lost: tuple[str, ...]
 ) -> None:
     await create_group(client)
@@ -322,7 +322,7 @@ async def test_a_replica_is_ready_only_while_it_is_refused_nothing(
         async def readiness(code: int) -> bool:
             return (await request(port, "/readyz")).code == code
 
-        await wait_until(lambda: replica.denials, "something is refused")
+        await wait_until(lambda: replica.denials, "something is denied")
         assert await readiness(503)
         assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis denies a call: ")
         await client.execute_command("ACL", "SETUSER", "restricted", *(f"+{right[1:]}" for right in lost))

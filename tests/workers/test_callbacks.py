@@ -76,6 +76,6 @@ async def test_reports_that_a_slow_callback_cannot_take_are_dropped(monkeypatch:
     assert [report.facts["number"] for report in reports] == [0, 1]
 
 
-def test_an_unknown_event_is_refused() -> None:
+def test_an_unknown_event_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"event 'gone' is unknown\. Choose one of done, failed"):
         make()[0].on("gone")

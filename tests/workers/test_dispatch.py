@@ -67,7 +67,7 @@ def test_decorators_return_the_function_and_may_be_stacked() -> None:
         assert run_handler(worker, fields) == Acknowledged()
 
 
-# ---- refused
+# ---- rejected
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_decorators_return_the_function_and_may_be_stacked() -> None:
         (lambda worker, _run: worker.handler("a")(int), "the class int cannot be a handler"),
     ],
 )
-def test_what_cannot_be_registered_is_refused_with_a_sentence_and_changes_nothing(
+def test_what_cannot_be_registered_is_rejected_with_a_sentence_and_changes_nothing(
     register: Callable[[Worker, Handler], object], sentence: str
 ) -> None:
     async def run(job: Job) -> None: ...

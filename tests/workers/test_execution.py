@@ -82,7 +82,7 @@ def test_a_retry_may_say_when(delay: float | timedelta, delay_ms: int, counts: b
 
 
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 1e12, timedelta(seconds=-1)])
-def test_a_delay_that_is_none_is_refused_where_it_is_written(delay: float | timedelta) -> None:
+def test_a_delay_that_is_none_is_rejected_where_it_is_written(delay: float | timedelta) -> None:
     with pytest.raises(ValueError, match="delay cannot be"):
         Retry(delay=delay)
 

@@ -89,7 +89,7 @@ GENERATORS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("handler", GENERATORS.values(), ids=GENERATORS)
-def test_a_generator_function_is_refused_when_it_is_registered(handler: Handler) -> None:
+def test_a_generator_function_is_rejected_when_it_is_registered(handler: Handler) -> None:
     with pytest.raises(ConfigurationError, match="it is a generator function"):
         Worker("orders", "billing").handler(handler)
     with pytest.raises(ConfigurationError, match="it is a generator function"):

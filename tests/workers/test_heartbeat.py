@@ -160,7 +160,7 @@ def test_a_call_is_bounded_by_number_and_by_bytes() -> None:
 
 
 @extending
-async def test_a_refused_extension_cancels_the_handler_and_is_told_once(
+async def test_a_rejected_extension_cancels_the_handler_and_is_told_once(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     handler = Holding()
@@ -231,7 +231,7 @@ async def test_a_job_whose_payload_was_lost_runs_to_its_end(server: RedisServer,
 
 
 @extending
-async def test_no_contact_is_no_refusal(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
+async def test_no_contact_is_no_rejection(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
     through = await proxy(server)
     handler = Holding()
     [job_id] = await enqueue(client, 1)

@@ -165,9 +165,9 @@ async def test_impossible_jobs_are_rejected_before_any_call(
     make: Make, arguments: dict[str, Any], sentence: str
 ) -> None:
     async with make("orders", NOWHERE) as orders:
-        with pytest.raises(InvalidJobError) as refused:
+        with pytest.raises(InvalidJobError) as rejected:
             await orders.enqueue(**arguments)
-    assert sentence in str(refused.value)
+    assert sentence in str(rejected.value)
 
 
 @pytest.mark.parametrize("jobs", [[{"a": 1}, {"a": None}], {"order": 17}, "ab"])
@@ -193,7 +193,7 @@ async def test_the_size_limit_is_the_programs_to_set(server: RedisServer, make: 
         ("orders", {"dedup_window": "60"}, "dedup_window cannot be"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(
+def test_settings_that_cannot_work_are_rejected(
     make: Make, stream: str, settings: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=sentence):

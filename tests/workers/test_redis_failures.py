@@ -18,7 +18,7 @@ CLOSED, REFUSED = RedisConnectionError("Connection closed by server."), Connecti
 DENIED = NoPermissionError("this user has no permissions to run the 'xreadgroup' command")
 
 
-def test_an_outage_is_told_though_some_part_is_refused_already() -> None:
+def test_an_outage_is_told_though_some_part_is_denied_already() -> None:
     troubles = RedisFailures()
     met = [("journal", DENIED), ("reading", CLOSED), ("settling", REFUSED), ("reading", None), ("settling", None)]
     assert told(troubles, *met) == [True, True, False, False, True]
@@ -44,13 +44,13 @@ def test_that_contact_is_lost_is_no_news_where_the_server_has_said_why() -> None
     ]
 
 
-def test_a_part_that_is_refused_in_turns_with_working_fills_no_log() -> None:
+def test_a_part_that_is_denied_in_turns_with_working_fills_no_log() -> None:
     troubles = RedisFailures()
     turns = [("settling", DENIED), ("settling", None)] * 100
     assert sum(told(troubles, *turns)) == 2
     assert told(troubles, ("settling", DENIED), now=RETELL_S + 1) == [True]
 
 
-def test_a_refusal_of_another_kind_is_told() -> None:
+def test_a_denial_of_another_kind_is_told() -> None:
     met = [("settling", DENIED), ("settling", ResponseError("OOM command not allowed")), ("settling", DENIED)]
     assert told(RedisFailures(), *met) == [True, True, False]

@@ -16,7 +16,7 @@ def load(**flags: str | int) -> WorkerSettings:
 
 def test_only_stream_and_group_have_to_be_given_and_group_settings_are_not_set() -> None:
     settings = load()
-    assert (settings.keys.pair, settings.concurrency, settings.drain_timeout) == (
+    assert (settings.keys.name, settings.concurrency, settings.drain_timeout) == (
         "orders/billing", 64, timedelta(seconds=30),
     )  # fmt: skip
     assert (settings.visibility_timeout, settings.max_deliveries, settings.redelivery) == (None, None, None)
@@ -35,7 +35,7 @@ def test_only_stream_and_group_have_to_be_given_and_group_settings_are_not_set()
         ({"stream": "{orders}"}, "only a hash tag"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_with_a_sentence(flags: dict[str, str], sentence: str) -> None:
+def test_settings_that_cannot_work_are_rejected_with_a_sentence(flags: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         load(**flags)
 
@@ -68,7 +68,7 @@ def test_settings_given_as_a_whole_are_overridden_by_flags_only_where_they_speak
     assert (worker.settings.concurrency, worker.settings.drain_timeout) == (6, timedelta(seconds=7))
 
 
-def test_arguments_that_cannot_work_are_refused_with_a_sentence() -> None:
+def test_arguments_that_cannot_work_are_rejected_with_a_sentence() -> None:
     with pytest.raises(ConfigurationError, match="Did you mean 'concurrency'"):
         _ = Worker("orders", "billing", concurency=3).settings
     with pytest.raises(ConfigurationError, match="settings or arguments"):
@@ -77,7 +77,7 @@ def test_arguments_that_cannot_work_are_refused_with_a_sentence() -> None:
         _ = Worker().settings
 
 
-def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_variable_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REAPER_CONCURENCY", "3")
 
     with pytest.raises(ConfigurationError, match="Did you mean 'REAPER_CONCURRENCY'"):

@@ -115,7 +115,7 @@ async def test_of_a_delivery_that_was_taken_away_an_ack_wins_and_any_other_verdi
     assert await pending_of(client) == ([(job_id, "somebody", 2)] if rejected else [])
 
 
-async def test_when_the_group_is_destroyed_settlements_are_refused_and_work_goes_on(
+async def test_when_the_group_is_destroyed_settlements_are_rejected_and_work_goes_on(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     handler = Holding()

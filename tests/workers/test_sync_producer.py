@@ -188,7 +188,7 @@ async def test_without_an_address_the_environment_names_one(
     assert len(ids_in(server)) == 2
 
 
-def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_variable_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REAPER_REDIS_ULR", "redis://127.0.0.1:1/0")
     for kind in (Producer, SyncProducer):
         with pytest.raises(ConfigurationError, match="Did you mean 'REAPER_REDIS_URL'"):

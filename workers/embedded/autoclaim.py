@@ -22,8 +22,9 @@ from workers.loop.reading import Reader
 from workers.protocol.calls.declined import Declined, DeclineReason, explained
 from workers.protocol.calls.group_moves import ENDED, START, GroupMoves, Outcome, Recovered, Recovery
 from workers.protocol.log_fields import fields
-from workers.protocol.messages import first_of, text
+from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
+from workers.upkeep.recovery_log import RecoveryLog
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +49,8 @@ class Autoclaim(WorkerPart):
         self._quarantine_waits = quarantine_waits
         self._moves = GroupMoves(self._settings.keys, self._settings.journal_limit)
         self._undeliverable: set[tuple[bytes, bytes | int]] = set()
+        self.recovery_log = RecoveryLog(self._settings.keys)
         self._is_paused = False
-        self._waits_until = -inf
-        """When the gap that was logged last stops recovery no more, on the monotonic clock."""
 
     async def scan(self) -> Declined | None:
         """Recover the overdue deliveries, and wait until the next scan. Return why a call was declined.
@@ -64,11 +64,12 @@ class Autoclaim(WorkerPart):
                 page = await self._reader.claim(source, partial(self._recover, source, cursor, found_some))
                 if isinstance(page, Declined):
                     self._log_declined(page)
+                    self.recovery_log.log(at_the_end=True)
                     return page
                 self._reporter.works(RECOVERING)
                 if self._is_paused:
                     self._is_paused = False
-                    logger.warning("recovery resumed: %s", fields(group=self._settings.keys.pair))
+                    logger.warning("recovery resumed: %s", fields(group=self._settings.keys.name))
                 self._report(source, page.rows)
                 soonest = min([soonest, *(monotonic() + ms / 1000 for _, ms in page.due_in_ms)])
                 cursor = page.next_page
@@ -83,7 +84,8 @@ class Autoclaim(WorkerPart):
         pause_s = random.uniform(0.5, 1) * spacing
         while (scan_at := max(ended, self._next_scan_at(began, soonest)) + pause_s) > monotonic():
             self._reader.scan_at = scan_at
-            with anyio.move_on_after(scan_at - monotonic()):
+            self.recovery_log.log()
+            with anyio.move_on_after(min(scan_at, self.recovery_log.due_at()) - monotonic()):
                 await self._membership.joined.wait()  # the visibility timeout can be shorter now
         return None
 
@@ -103,25 +105,14 @@ class Autoclaim(WorkerPart):
         if declined.reason is DeclineReason.PAUSED and not self._is_paused:
             self._is_paused = True
             command = f"reaper groups resume {self._settings.keys.word}"
-            logger.warning("recovery paused: %s", fields(group=self._settings.keys.pair, to_resume=command))
+            logger.warning("recovery paused: %s", fields(group=self._settings.keys.name, to_resume=command))
         if declined.wait:
-            until = monotonic() + declined.wait.left_ms / 1000
-            if until > self._waits_until + 1:
-                facts = fields(group=self._settings.keys.pair, **declined.wait.facts())
-                logger.info("recovery waits for heartbeats: %s", facts)
-            self._waits_until = until
+            self.recovery_log.waits(declined.wait)
 
     def _report(self, source: Source, rows: Sequence[Recovered]) -> None:
-        outcomes = [row.outcome for row in rows]
-        kinds = Outcome.CLAIMED, Outcome.REDELIVERED, Outcome.QUARANTINED
-        moved = {kind.name.lower(): outcomes.count(kind) for kind in kinds}
-        if Outcome.QUARANTINED in outcomes:
+        if any(row.outcome is Outcome.QUARANTINED for row in rows):
             self._quarantine_waits()
-        if any(moved.values()):
-            logger.info(
-                "recovered stalled deliveries: %s",
-                fields(group=self._settings.keys.pair, consumers=first_of({row.consumer for row in rows}), **moved),
-            )
+        self.recovery_log.add(rows)
         unreported = () if self._reporter.wants_recoveries else (Outcome.CLAIMED, Outcome.REDELIVERED)
         for row in rows:
             if row.outcome not in unreported:
@@ -155,7 +146,7 @@ class Autoclaim(WorkerPart):
                 logger.error(
                     "cannot redeliver an entry, it stays pending: %s",
                     fields(
-                        group=self._settings.keys.pair,
+                        group=self._settings.keys.name,
                         entry=row.entry_id,
                         consumer=row.consumer or "none (XNACK)",
                         cause=explained(text(row.detail)),

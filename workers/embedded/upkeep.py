@@ -76,6 +76,7 @@ class Upkeep(WorkerPart):
                 if telemetry.is_measuring():
                     tasks.start_soon(self._show_gauges)
         finally:
+            self._autoclaim.recovery_log.log(at_the_end=True)
             with anyio.CancelScope(shield=True):
                 await client.aclose()
 
@@ -112,7 +113,7 @@ class Upkeep(WorkerPart):
         """Log once why jobs cannot be moved."""
         if why != self._problem:
             cause = explained(why)
-            logger.error("cannot start scheduled jobs, retrying: %s", fields(group=self._keys.pair, cause=cause))
+            logger.error("cannot start scheduled jobs, retrying: %s", fields(group=self._keys.name, cause=cause))
         self._problem = why
 
     # ---- scheduled and quarantined jobs

@@ -62,7 +62,7 @@ class Adoption(WorkerPart):
                 if pending:
                     logger.info(
                         "adopting deliveries of an earlier process: %s",
-                        fields(group=self._settings.keys.pair, consumer=owner, deliveries=pending),
+                        fields(group=self._settings.keys.name, consumer=owner, deliveries=pending),
                     )
                     self._sweeps.append(Sweep(source, owner))
 

@@ -138,20 +138,20 @@ class Membership:
         self.joined.notify()
 
     def _log(self, joined: Joined) -> None:
-        pair = self._settings.keys.pair
+        name = self._settings.keys.name
         if joined.created_at and self.joins:
             logger.error(
                 "group was missing and is created again, jobs in between can be lost or run again: %s",
-                fields(group=pair, start=joined.created_at),
+                fields(group=name, start=joined.created_at),
             )
         elif joined.created_at:
-            logger.info("group created: %s", fields(group=pair, start=joined.created_at))
+            logger.info("group created: %s", fields(group=name, start=joined.created_at))
         if self.joins and joined.group_settings != self.group_settings:
-            logger.warning("group settings changed: %s", fields(group=pair, **joined.group_settings.facts()))
+            logger.warning("group settings changed: %s", fields(group=name, **joined.group_settings.facts()))
         if joined.begins:
-            logger.info("no reaper serves the group, its workers recover stalled jobs: %s", fields(group=pair))
+            logger.info("no reaper serves the group, its workers recover stalled jobs: %s", fields(group=name))
         if joined.mismatch and joined.mismatch != self._mismatch:
-            logger.warning("group settings override this worker: %s", fields(group=pair, differences=joined.mismatch))
+            logger.warning("group settings override this worker: %s", fields(group=name, differences=joined.mismatch))
         self._mismatch = joined.mismatch
 
     def _until_next_join_s(self) -> float:

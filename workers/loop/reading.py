@@ -235,7 +235,7 @@ class Reader(WorkerPart):
         if taken:
             logger.warning(
                 "returned deliveries that a read took from live workers after a clock change: %s",
-                fields(group=self._settings.keys.pair, deliveries=len(taken)),
+                fields(group=self._settings.keys.name, deliveries=len(taken)),
             )
 
     # ---- after failures
@@ -243,7 +243,7 @@ class Reader(WorkerPart):
     async def _recover_from(self, error: Exception, failures: int) -> None:
         self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
         if meaning_of(error) is Meaning.NO_GROUP:
-            logger.error("group does not exist any more, joining it again: %s", fields(group=self._settings.keys.pair))
+            logger.error("group does not exist any more, joining it again: %s", fields(group=self._settings.keys.name))
             try:
                 await self._membership.join()
             except (RedisError, OSError) as failure:

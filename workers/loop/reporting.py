@@ -115,7 +115,7 @@ class Reporter:
         logger.error(
             "job dead-lettered: %s",  # as in `reaper.recovery.notes`, so that one alert finds both
             fields(
-                group=self._keys.pair,
+                group=self._keys.name,
                 job=job_id,
                 dead_letter=facts["dead_letter"],
                 limit=limit,
@@ -140,7 +140,7 @@ class Reporter:
         """Report that a handler raised SystemExit or KeyboardInterrupt, which ends the worker. Returns a sentence."""
         cause = describe(error)
         logger.error("a handler stopped the worker: %s", fields(**self._delivery(job), cause=cause), exc_info=error)
-        return f"the handler of job {on_one_line(job.id)} of {self._keys.pair} ended the worker: {on_one_line(cause)}"
+        return f"the handler of job {on_one_line(job.id)} of {self._keys.name} ended the worker: {on_one_line(cause)}"
 
     def left_running(self, jobs: Sequence[Job]) -> None:
         """Report handlers that continue although they were cancelled."""
@@ -166,20 +166,20 @@ class Reporter:
         if number:
             logger.error(
                 "restored running deliveries that a third party had removed: %s",
-                fields(group=self._keys.pair, consumer=self._consumer, deliveries=number),
+                fields(group=self._keys.name, consumer=self._consumer, deliveries=number),
             )
 
     def lost_payload(self, source: str, entry_id: str) -> None:
         """Report that a pending entry was deleted. It was acknowledged."""
         logger.error(
-            "entry was deleted while pending, its payload is lost: %s", fields(group=self._keys.pair, entry=entry_id)
+            "entry was deleted while pending, its payload is lost: %s", fields(group=self._keys.name, entry=entry_id)
         )
         self._callbacks.report("error", part="recovering", error=f"lost_payload: entry {entry_id} of {source}")
 
     def group_was_lost(self) -> None:
         """Report that the group was destroyed and made again, or that all of its consumers were deleted."""
         self._telemetry.lost(groups=1)
-        logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._keys.pair))
+        logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._keys.name))
         self._callbacks.report("error", part="recovering", error="group_destroyed")
 
     def consumer_was_lost(self, consumer: bytes) -> None:
@@ -191,7 +191,7 @@ class Reporter:
 
     def _delivery(self, job: Job) -> dict[str, Any]:
         """Return the fields of a log line about a delivery."""
-        about = {"group": self._keys.pair, "job": job.id, "entry": job.entry_id, "delivery": job.deliveries}
+        about = {"group": self._keys.name, "job": job.id, "entry": job.entry_id, "delivery": job.deliveries}
         return about | {"consumer": self._consumer}
 
     def _call_back(self, event: WorkerEvent, job: Job, **more: Any) -> None:

@@ -95,19 +95,19 @@ class GroupKeys:
     """Capped stream of lifecycle events, shared by the groups of the stream."""
 
     @property
-    def pair(self) -> str:
-        """The group in its written form ``orders/billing``."""
+    def name(self) -> str:
+        """The full name of the group, as ``orders/billing``."""
         return f"{self.stream}/{self.group}"
 
     @property
     def word(self) -> str:
         """The same as a word of a shell, for commands in messages."""
-        return shlex.quote(self.pair)
+        return shlex.quote(self.name)
 
 
-def split_pair(pair: str) -> tuple[str, str] | None:
+def split_group(name: str) -> tuple[str, str] | None:
     """Return stream and group of ``orders/billing``, or None for other text. The last slash separates them."""
-    stream, _, group = pair.rpartition("/")
+    stream, _, group = name.rpartition("/")
     return (stream, group) if stream and group else None
 
 

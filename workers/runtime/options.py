@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from workers.protocol.address import HIDDEN, may_be_address, without_logins
 from workers.protocol.errors import ConfigurationError, NotPossibleError, StreamReaperError, UnreachableError
-from workers.protocol.keys import GroupKeys, group_keys, split_pair
+from workers.protocol.keys import GroupKeys, group_keys, split_group
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
 from workers.runtime.printing import show, show_json
 from workers.runtime.quantities import A_DURATION, seconds_in, written
@@ -196,7 +196,7 @@ class GroupType(click.ParamType[GroupKeys]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> GroupKeys:
         """Read the typed text."""
-        names = split_pair(value)
+        names = split_group(value)
         if not names:
             self.fail(f"{value!r} is not a group. Write STREAM/GROUP, for example orders/billing.", param, ctx)
         try:

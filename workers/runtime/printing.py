@@ -8,6 +8,7 @@ of colors contain a secret. Long texts are cut, with the number of omitted chara
 import json
 import re
 import secrets
+import sys
 from typing import Any
 
 import click
@@ -62,7 +63,7 @@ def show_json(document: Any) -> None:
 def confirm(question: str) -> None:
     """Ask on standard error. Raises NotPossibleError unless the answer is yes."""
     try:
-        if click.confirm(printable(question), err=True):
+        if sys.stdin and click.confirm(printable(question), err=True):  # none if it was closed
             return
     except click.Abort as error:
         click.echo(err=True)  # ends the line of the question

@@ -174,7 +174,7 @@ def _not_drained(worker: Worker, keys: GroupKeys, problem: str, left: GroupLoad)
     counts = fields(**worker.counts.facts())
     ready = "jobs wait to be read" if left.oldest_ready_ms else "no job waits to be read"
     jobs = f"{ready}, {left.in_flight} pending, {left.scheduled} scheduled, {left.quarantined} quarantined jobs"
-    first = f"{keys.pair} is not drained: {problem}. Left: {jobs}. Counts of the worker: {counts}"
+    first = f"{keys.name} is not drained: {problem}. Left: {jobs}. Counts of the worker: {counts}"
     return NotDrainedError("\n".join([first, *map(_describe, in_hand)]))
 
 

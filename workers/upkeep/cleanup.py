@@ -29,7 +29,7 @@ class GroupCleanup:
     async def tidy(self, retention: timedelta | None) -> CleanupResult | Declined:
         """Note the group's position, and delete consumers that were silent for ``retention`` (None = keep them).
 
-        Returns the result, or why the call was rejected. Raises redis-py's errors.
+        Returns the result, or why the call was declined. Raises redis-py's errors.
         """
         if self._groups_lost is None:
             counted: Any = await self._client.hget(self._keys.settings, "groups_lost")
@@ -39,10 +39,10 @@ class GroupCleanup:
             return kept
         self.is_remade, self._groups_lost = kept.groups_lost > self._groups_lost, kept.groups_lost
         if kept.deleted:
-            logger.info("deleted silent consumers: %s", fields(group=self._keys.pair, consumers=len(kept.deleted)))
-        for consumer in kept.lost:
+            logger.info("deleted silent consumers: %s", fields(group=self._keys.name, consumers=len(kept.deleted)))
+        for lost in kept.lost:
             logger.warning(
                 "a third party deleted a consumer, its unsettled deliveries are lost: %s",
-                fields(group=self._keys.pair, consumer=consumer, to_requeue=f"reaper groups requeue {self._keys.word}"),
+                fields(group=self._keys.name, consumer=lost, to_requeue=f"reaper groups requeue {self._keys.word} ID"),
             )
         return kept

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from reaper.pipeline.advice.timeouts import Advice, Promise, Workers, advise
-from reaper.pipeline.advice.words import as_json, as_lines, pair_of
+from reaper.pipeline.advice.words import as_json, as_lines, group_of
 from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences, settings_of, show_result
 from reaper.pipeline.progress import ProgressLine
 from workers.protocol.errors import NotPossibleError
@@ -74,7 +74,7 @@ def advise_command(
         rows = asker.ask(line.show, only=("executions",)).answers["executions"]
         records = records_of(rows, None if workers == _AUTO else Workers(workers))
         line.end()
-        advices = chosen([advise(record, promise) for record in records], keys.pair if keys else None)
+        advices = chosen([advise(record, promise) for record in records], keys.name if keys else None)
         show_result(as_json(advices, promise), list(as_lines(advices)), machine=machine)
 
 
@@ -83,10 +83,10 @@ def chosen(advices: Sequence[Advice], group: str | None) -> Sequence[Advice]:
 
     Raises NotPossibleError if there is none.
     """
-    found = [advice for advice in advices if group in (None, pair_of(advice))]
+    found = [advice for advice in advices if group in (None, group_of(advice))]
     if found:
         return found
     if not advices:
         raise NotPossibleError("cannot recommend a timeout: the lake has no executions. Run `reaper pipeline ingest`.")
-    names = ", ".join(map(pair_of, advices))
+    names = ", ".join(map(group_of, advices))
     raise NotPossibleError(f"group {group!r} is not in the lake: it has {names}. Check --group.")

@@ -9,7 +9,7 @@ from workers.protocol.keys import stream_of_journal
 from workers.protocol.messages import on_one_line
 
 
-def pair_of(advice: Advice) -> str:
+def group_of(advice: Advice) -> str:
     """Return the name of the group, as ``orders/billing``."""
     return f"{stream_of_journal(advice.record.stream)}/{advice.record.group}"
 
@@ -20,7 +20,7 @@ def as_lines(advices: Iterable[Advice]) -> Iterator[str]:
         in_force = advice.record.in_force_ms
         now = f" (in force: {seconds(in_force)})" if in_force else ""
         said = f"visibility timeout {seconds(advice.timeout_ms)}" if advice.timeout_ms else advice.verdict
-        yield f"{on_one_line(pair_of(advice))}: {said}{now}"
+        yield f"{on_one_line(group_of(advice))}: {said}{now}"
         yield f"  {advice.why[0].upper()}{advice.why[1:]}"
         for name, timeout_ms in advice.types.items():
             shown = on_one_line(name) or "(none)"
@@ -33,7 +33,7 @@ def as_json(advices: Iterable[Advice], promise: Promise) -> dict[str, Any]:
         "promise": {**asdict(promise), "floor_ms": promise.floor_ms},
         "groups": [
             {
-                "group": pair_of(advice),
+                "group": group_of(advice),
                 "workers": str(advice.record.workers),
                 "executions": advice.record.executions,
                 "longest_ms": advice.record.longest_ms,

@@ -137,7 +137,7 @@ def distributions(name: str, panels: Mapping[str, Sequence[Row]], label: Callabl
 
 def courses(name: str, rows: Sequence[Row], period_ms: int) -> Markup:
     """Draw throughput, the longest queue wait, and recoveries over time, from rows of the question ``over_time``."""
-    series = _by(words.pair, rows)
+    series = _by(words.group, rows)
     chosen = _largest(series, lambda row: row["deliveries"])
 
     def drawing(value: Callable[[Row], float | None], form: Callable[[float], str]) -> Draw:

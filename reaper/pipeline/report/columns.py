@@ -43,7 +43,7 @@ def _ids(row: Row) -> Markup:
 
 
 _COLUMNS = {
-    "group": text("group", words.pair),
+    "group": text("group", words.group),
     "of_type": text("type", lambda row: row["type"] or words.NOTHING),
     "ids": text("which", _ids),
     "cause": text("cause", _phrase("cause")),
@@ -75,7 +75,7 @@ _COLUMNS = {
         for name in ("jobs", "entries", "events", "calls", "recoveries", "processes", "deliveries")
     },
     **{name: _time("p99.9" if name == "p999" else name, name) for name in ("p50", "p95", "p99", "p999", "max")},
-    "advised_group": text("group", lambda row: words.pair_of(*row["group"].rsplit("/", 1))),
+    "advised_group": text("group", lambda row: words.group_of(*row["group"].rsplit("/", 1))),
     "executions": _count("executions", "executions"),
     "longest": _time("longest", "longest_ms"),
     "in_force": _time("in force", "in_force_ms"),

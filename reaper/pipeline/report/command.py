@@ -72,7 +72,7 @@ def report(
         begin, end = (parse_instant(text, now) if text else None for text in (since, until))
         settings = settings_of(flags, config)
         progress = ProgressLine(quiet=quiet or machine)
-        findings = _read(settings, Scope(now, begin, end, tuple(keys.pair for keys in groups)), progress)
+        findings = _read(settings, Scope(now, begin, end, tuple(keys.name for keys in groups)), progress)
         if redis_url:
             from reaper.pipeline.report.live import look_for_unsettled
 

@@ -171,7 +171,7 @@ def dead_letters(findings: Findings) -> Markup:
 
 
 def _cluster(row: Row) -> Markup:
-    where = words.pair_of(row["source_stream"], row["group"])
+    where = words.group_of(row["source_stream"], row["group"])
     title = f"{row['n']:,} of {where}: {row['pattern'] or row['reason'] or 'no error'}"
     given_back = f", {row['redriven']:,} of them redriven since" if row["redriven"] else ""
     reason = str(row["reason"] or "no reason").replace("_", " ")

@@ -57,17 +57,17 @@ def _early(findings: Findings) -> Iterator[Step]:
 def _duplicates(findings: Findings) -> Iterator[Step]:
     if row := _most(findings.tables["duplicates"], "jobs", cause="unexplained"):
         job = next(job for job in findings.tables["duplicate_jobs"] if job["cause"] == "unexplained")
-        finding = f"{counted(row['jobs'], 'job')} of {words.pair(row)} ended twice for no known reason. See the first."
+        finding = f"{counted(row['jobs'], 'job')} of {words.group(row)} ended twice for no known reason. See the first."
         yield Step(finding, _explain(job))
     if row := _most(findings.tables["second_starts"], "jobs", cause="slow"):
         finding = (
-            f"{counted(row['jobs'], 'job')} of {words.pair(row)} ran longer than the visibility timeout, and started "
+            f"{counted(row['jobs'], 'job')} of {words.group(row)} ran longer than the visibility timeout, and started "
             "again. Raise the timeout."
         )
         yield Step(finding, _advise(findings, row))
     if row := _most(findings.tables["second_starts"], "jobs", cause="late_settlement"):
         finding = (
-            f"{counted(row['jobs'], 'job')} of {words.pair(row)} ended in time, but their workers did not reach "
+            f"{counted(row['jobs'], 'job')} of {words.group(row)} ended in time, but their workers did not reach "
             "Redis in time. Check the network between them."
         )
         yield Step(finding, _command("doctor"))
@@ -75,14 +75,14 @@ def _duplicates(findings: Findings) -> Iterator[Step]:
 
 def _crashes(findings: Findings) -> Iterator[Step]:
     if row := _most(findings.tables["second_starts"], "starts", cause="crash"):
-        workers = [one for one in findings.tables["stalls_by_worker"] if _pair(one) == _pair(row) and one["stalls"]]
+        workers = [one for one in findings.tables["stalls_by_worker"] if _names(one) == _names(row) and one["stalls"]]
         worst = (
             f". Most stalled in worker {words.brief(workers[0]['worker'])} ({workers[0]['stalls']:,})"
             if workers
             else ""
         )
         deliveries = counted(row["starts"], "delivery")
-        finding = f"{deliveries} of {words.pair(row)} stalled because a worker crashed{worst}. Find out why."
+        finding = f"{deliveries} of {words.group(row)} stalled because a worker crashed{worst}. Find out why."
         yield Step(finding, _command("status", "--group", f"{stream_of_journal(row['stream'])}/{row['group']}"))
 
 
@@ -90,7 +90,7 @@ def _dead(findings: Findings) -> Iterator[Step]:
     for cluster in findings.tables["dead_letter_clusters"][:1]:
         error = cluster["pattern"] or cluster["reason"] or "no error"
         finding = (
-            f"{counted(cluster['n'], 'dead letter')} of {words.pair_of(cluster['source_stream'], cluster['group'])} "
+            f"{counted(cluster['n'], 'dead letter')} of {words.group_of(cluster['source_stream'], cluster['group'])} "
             f"had the same error: {words.brief(error)}. Fix it. Then redrive these jobs, without --dry-run."
         )
         yield Step(finding, redrive_command(cluster, "--dry-run"))
@@ -130,8 +130,8 @@ def _report(findings: Findings, *options: str) -> str:
 
 
 def _advise(findings: Findings, row: Row) -> str:
-    pair = f"{stream_of_journal(row['stream'])}/{row['group']}"
-    return _command("pipeline", "advise", "--lake", str(findings.about["lake"]), "--group", pair)
+    group = f"{stream_of_journal(row['stream'])}/{row['group']}"
+    return _command("pipeline", "advise", "--lake", str(findings.about["lake"]), "--group", group)
 
 
 def _explain(row: Row) -> str:
@@ -146,7 +146,7 @@ def counted(number: int, one: str) -> str:
     return messages.counted(number, one).replace(str(number), words.count(number))
 
 
-def _pair(row: Row) -> tuple[str, str]:
+def _names(row: Row) -> tuple[str, str]:
     return row["stream"], row["group"]
 
 

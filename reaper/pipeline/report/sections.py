@@ -105,7 +105,7 @@ def recovery(findings: Findings) -> Markup:
                 "time from the visibility timeout to the recovery. The wait is the time from the recovery to the "
                 "second start. Quarantined jobs wait longer, because they run one at a time."
             ),
-            charts.distributions("recovery", panels, words.pair),
+            charts.distributions("recovery", panels, words.group),
             table(f"group visibility times {RANKS}", findings.tables["restarts"], "From crash to second start"),
             table(columns, _of(times, "overshoot"), "Overshoot"),
             table(columns, _of(times, "wait"), "Wait until the second start"),

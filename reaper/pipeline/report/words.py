@@ -17,19 +17,19 @@ _JOINT = " \N{MIDDLE DOT} "
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
-def pair(row: Mapping[str, Any]) -> str:
+def group(row: Mapping[str, Any]) -> str:
     """Return a row's consumer group in its written form ``orders/billing``. No two groups are written alike."""
-    return pair_of(stream_of_journal(row["stream"]), str(row["group"]))
+    return group_of(stream_of_journal(row["stream"]), str(row["group"]))
 
 
-def pair_of(stream: str, group: str) -> str:
+def group_of(stream: str, group: str) -> str:
     """Return a stream and a group as one name. Each is quoted if it could be read in more than one way."""
     return f"{_quoted(stream)}/{_quoted(group)}"
 
 
 def kind(row: Mapping[str, Any]) -> str:
     """Return a row's consumer group and type of job."""
-    return f"{pair(row)}{_JOINT}{_quoted(str(row['type']))}" if row.get("type") else pair(row)
+    return f"{group(row)}{_JOINT}{_quoted(str(row['type']))}" if row.get("type") else group(row)
 
 
 def _quoted(name: str) -> str:

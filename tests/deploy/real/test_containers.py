@@ -66,10 +66,10 @@ async def test_all_of_it_comes_up(stack: Stack) -> None:
 async def test_jobs_of_the_shop_are_done_and_what_is_no_order_is_a_dead_letter(stack: Stack) -> None:
     """Jobs are enqueued with the producer's rights and done. A job that the program rejects is a dead letter."""
     await stack.are_billed(*[stack.enqueue(amount="1") for _ in range(20)])
-    refused = stack.enqueue(colour="red")
+    rejected = stack.enqueue(colour="red")
 
     def given_up() -> bool:
-        return refused in stack.operator("reaper", "dead-letters", "list", "orders/billing", "-o", "json")
+        return rejected in stack.operator("reaper", "dead-letters", "list", "orders/billing", "-o", "json")
 
     await wait_until(given_up, "the job without an amount is a dead letter")
 

@@ -45,7 +45,7 @@ MODULES = {
     "workers/loop/reading": ["workers/test_reading", "workers/test_claiming", "workers/test_adoption"],
     "workers/loop/runner": ["workers/test_in_time", "workers/test_execution", "workers/test_heartbeat",
                             "workers/test_timeouts", "workers/test_leaving", "workers/test_vanished"],
-    "workers/loop/settlement": ["workers/test_settlement", "workers/test_refusals"],
+    "workers/loop/settlement": ["workers/test_settlement", "workers/test_denied"],
     "workers/loop/slots": ["workers/test_slots", "workers/test_batches"],
     "workers/loop/isolation": ["workers/test_isolation"],
     "workers/outbox": ["workers/test_producer", "workers/test_sync_producer"],

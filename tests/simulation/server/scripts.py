@@ -18,12 +18,12 @@ from tests.simulation.server.replies import Raw, Reply, ReplyError, Status
 _SANDBOX = Path(__file__).with_name("sandbox.lua")
 _MOST_ON_THE_STACK = 4000
 Call = Callable[[list[bytes]], Reply]
-"""Runs one command of a script; raises ReplyError, or `CallRefusedError`."""
+"""Runs one command of a script; raises ReplyError, or `CallRejectedError`."""
 May = Callable[[list[bytes]], bool | None]
 """Tells whether the script's user may run a command; None where there is no such command."""
 
 
-class CallRefusedError(ReplyError):
+class CallRejectedError(ReplyError):
     """The server rejects a command of a script before it runs. 6.2 adds the place, and keeps the code's minus."""
 
     def __init__(self, text: str, text_6: str) -> None:
@@ -79,7 +79,7 @@ class LuaEngine:
     def _called(self, *words: Any) -> Any:
         try:
             reply = self._call([word if type(word) is bytes else _text(word) for word in words])
-        except CallRefusedError as error:
+        except CallRejectedError as error:
             return self._failure(error.text, error.text_6)
         except ReplyError as error:
             return self._failure(error.text, None)
@@ -132,7 +132,7 @@ def _nobody_runs(_words: list[bytes]) -> bool | None:
 def _text(word: Any) -> bytes:
     """Return a number as Redis gives it to a command."""
     if isinstance(word, bool) or not isinstance(word, int | float):
-        raise CallRefusedError(
+        raise CallRejectedError(
             "ERR Lua redis lib command arguments must be strings or integers",
             "Lua redis() command arguments must be strings or integers",
         )

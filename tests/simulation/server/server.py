@@ -18,7 +18,7 @@ from tests.simulation.server.commands import COMMANDS, CONTAINERS, Command, Kind
 from tests.simulation.server.core import Core, ServerClock
 from tests.simulation.server.history import History
 from tests.simulation.server.replies import NO_REPLY, OK, Reply, ReplyError, Status
-from tests.simulation.server.scripts import CallRefusedError, engine
+from tests.simulation.server.scripts import CallRejectedError, engine
 from tests.simulation.server.sessions import Session
 from tests.simulation.server.versions import capabilities_of
 from tests.simulation.server.words import integer
@@ -230,19 +230,19 @@ class ModelServer(Core):
             raise ReplyError("NOAUTH Authentication required.")
         if found.name in self.denied.get(session.user, ()):
             raise self._denied(session.user, found.name)
-        refused = self._refused_now(session, found)
-        if refused is None:
+        rejected = self._rejected_now(session, found)
+        if rejected is None:
             return
         if found.name == "exec" and session.in_transaction:
             session.end_transaction()
-            raise ReplyError("EXECABORT Transaction discarded because of: " + refused)
-        raise ReplyError(refused)
+            raise ReplyError("EXECABORT Transaction discarded because of: " + rejected)
+        raise ReplyError(rejected)
 
     def _kind(self, found: Command) -> Kind:
         """Return the categories of a command. 6.2 does not distinguish subcommands."""
         return "grow" if not self.is_7 and found.name.startswith("xgroup|") else found.kind
 
-    def _refused_now(self, session: Session, found: Command) -> str | None:
+    def _rejected_now(self, session: Session, found: Command) -> str | None:
         """Return the reason for which the server rejects a command in its state."""
         if not (self.is_full or self.is_replica or self.is_loading or self.lacks_replicas):
             return None
@@ -304,16 +304,16 @@ class ModelServer(Core):
 
     def _call_of_script(self, words: list[bytes]) -> Reply:
         if not words:
-            raise CallRefusedError(
+            raise CallRejectedError(
                 "ERR Please specify at least one argument for this redis lib call",
                 "Please specify at least one argument for redis.call()",
             )
         try:
             found = self.find(words)
         except ReplyError as error:
-            raise self._refused_words(words, error) from None
+            raise self._rejected_words(words, error) from None
         if not found.in_scripts:
-            raise CallRefusedError(
+            raise CallRejectedError(
                 "ERR This Redis command is not allowed from script", "This Redis command is not allowed from scripts"
             )
         assert self.session is not None
@@ -323,11 +323,11 @@ class ModelServer(Core):
             raise self._denied_in_script(self.session.user, found.name)
         if found.writes:
             if self.is_replica:
-                raise CallRefusedError(READ_ONLY, f"-{READ_ONLY}\r\n")
+                raise CallRejectedError(READ_ONLY, f"-{READ_ONLY}\r\n")
             if self.lacks_replicas:
-                raise CallRefusedError(NO_REPLICAS, f"-{NO_REPLICAS}\r\n")
+                raise CallRejectedError(NO_REPLICAS, f"-{NO_REPLICAS}\r\n")
             if self.is_full and self._kind(found) == "grow" and not self._script_wrote:
-                raise CallRefusedError(OUT_OF_MEMORY, f"-{OUT_OF_MEMORY}\r\n")
+                raise CallRejectedError(OUT_OF_MEMORY, f"-{OUT_OF_MEMORY}\r\n")
             self._script_wrote = True
         return self._run(found, words)
 
@@ -339,13 +339,13 @@ class ModelServer(Core):
         assert self.session is not None
         return found.name not in self.denied.get(self.session.user, ())
 
-    def _refused_words(self, words: list[bytes], error: ReplyError) -> ReplyError:
+    def _rejected_words(self, words: list[bytes], error: ReplyError) -> ReplyError:
         found = COMMANDS.get(words[0].upper())
         if (found is not None and self._knows(found)) or b"wrong number of arguments" in error.text:
             said = "Wrong number of args calling Redis command from script"
-            return CallRefusedError(f"ERR {said}", "Wrong number of args calling Redis command From Lua script")
+            return CallRejectedError(f"ERR {said}", "Wrong number of args calling Redis command From Lua script")
         said = "Unknown Redis command called from script"
-        return CallRefusedError(f"ERR {said}", "Unknown Redis command called from Lua script")
+        return CallRejectedError(f"ERR {said}", "Unknown Redis command called from Lua script")
 
     def _denied_in_script(self, user: str, name: str) -> ReplyError:
         if self.capabilities.is_7_2:
@@ -353,7 +353,7 @@ class ModelServer(Core):
                 f"NOPERM ACL failure in script: User {user} has no permissions to run the '{name}' command"
             )
         said = "The user executing the script can't run this command or subcommand"
-        return CallRefusedError(f"ERR {said}", said)
+        return CallRejectedError(f"ERR {said}", said)
 
     # ---- channels
     def _publish(self, channel: bytes, message: bytes) -> int:

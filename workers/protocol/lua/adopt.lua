@@ -25,7 +25,7 @@ open_for_writing(source, group)
 local found, next_page = {}, ''
 for i, row in ipairs(redis.call('XPENDING', source, group, ARGV[5], '+', PAGE, consumer)) do
   if i == PAGE then
-    next_page = '(' .. row[1]
+    next_page = behind(row[1])
   end
   local entry = not in_hand[row[1]] and not is_given_back(row) and entry_of(row[1])
   if entry and most == 0 then
@@ -34,7 +34,7 @@ for i, row in ipairs(redis.call('XPENDING', source, group, ARGV[5], '+', PAGE, c
     redis.call('XCLAIM', source, group, consumer, 0, row[1], 'JUSTID')
     found[#found + 1] = { entry, row[4] }
     if #found == most then
-      next_page = '(' .. row[1]
+      next_page = behind(row[1])
       break
     end
   end

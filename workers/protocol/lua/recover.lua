@@ -113,7 +113,7 @@ end
 local page, cursor = rows_to_look_at(), ''
 for i, row in ipairs(page) do
   if bytes > budget then
-    cursor = is_embedded and '(' .. page[i - 1][1] or row[1]
+    cursor = is_embedded and behind(page[i - 1][1]) or row[1]
     break
   elseif i % READ == 1 then
     local low, high = row[1], page[math.min(i + READ - 1, #page)][1]
@@ -128,12 +128,12 @@ for i, row in ipairs(page) do
     look_at(row)
   end
   if room > 0 and #taken == room then
-    cursor = '(' .. row[1]
+    cursor = behind(row[1])
     break
   end
 end
 if is_embedded and cursor == '' and #page == tonumber(ARGV[8]) then
-  cursor = '(' .. page[#page][1]
+  cursor = behind(page[#page][1])
 end
 if waits_ms > 0 then
   return { 'waits', waits_ms, in_force.gap }

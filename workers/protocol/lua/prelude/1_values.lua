@@ -41,9 +41,15 @@ local function is_after(a, b)
   return tonumber(a_ms) > tonumber(b_ms) or a_ms == b_ms and tonumber(a_n) > tonumber(b_n)
 end
 
+-- Returns the beginning of a range behind entry ID `id`. '' = behind the last ID of all, which a producer may choose, there is none.
+local function behind(id)
+  return id ~= '18446744073709551615-18446744073709551615' and '(' .. id or ''
+end
+
 -- Returns the entries behind entry ID `id`, as XRANGE does.
 local function entries_behind(key, id, count)
-  return redis.call('XRANGE', key, '(' .. id, '+', 'COUNT', count)
+  local start = behind(id)
+  return start ~= '' and redis.call('XRANGE', key, start, '+', 'COUNT', count) or {}
 end
 
 -- Returns a field of a reply of XINFO (names and values in turn), or nil.

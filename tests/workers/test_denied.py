@@ -180,7 +180,7 @@ async def test_an_extension_that_extends_nothing_does_not_say_that_extending_wor
     async with running(make_worker(await restrict(client, server), handler, visibility_timeout=3_600)):
         await handler.has_started()
         await change_rights(client, "-xclaim")
-        await wait_until(lambda: errors_in(caplog, "Redis denies a call", "sending heartbeats"), "extending is refused")
+        await wait_until(lambda: errors_in(caplog, "Redis denies a call", "sending heartbeats"), "extending is denied")
         await client.execute_command("XCLAIM", KEYS.stream, KEYS.group, "thief", 0, job_id)
         tried = len(failures)
         await wait_until(lambda: len(failures) > tried + 3, "it is tried again")
@@ -231,7 +231,7 @@ async def test_an_embedded_worker_that_may_not_claim_reads_on(
     async with running(make_worker(url, ran, recovery="embedded", visibility_timeout=3_600)) as worker:
         process = process_of(worker)
         await change_rights(client, "-xclaim")
-        await wait_until(lambda: any("recovering" in why for why in process.denials), "recovery is refused")
+        await wait_until(lambda: any("recovering" in why for why in process.denials), "recovery is denied")
         await enqueue(client, 1, 2, 3)
         await wait_until(lambda: len(ran) == 3, "what is new is run")
         await change_rights(client, "+xclaim")
@@ -262,14 +262,14 @@ async def test_a_call_that_was_rejected_is_no_obstacle_any_more_once_a_reaper_ma
         await wait_until(lambda: not process.denials, "the worker is ready")
 
 
-async def test_a_worker_whose_every_read_is_refused_says_so_once(
+async def test_a_worker_whose_every_read_is_denied_says_so_once(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = noted_pauses(monkeypatch, "workers.loop.reading")
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
     url = await restrict(client, server, "-xreadgroup")
     async with running(make_worker(url, accept)):
-        await wait_until(lambda: len(failures) > 20, "reading was refused many times")
+        await wait_until(lambda: len(failures) > 20, "reading was denied many times")
         await change_rights(client, "+xreadgroup")
         await wait_until(
             lambda: errors_in(caplog, "Redis answers again", "part=reading", "denied_s="), "it is told that it works"
