@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from redis.asyncio import Redis
+
 from reaper.context import ReplicaContext
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import GroupCalls
@@ -16,6 +18,7 @@ from workers.runtime.settings import to_ms
 LEASE_TAKE = load_script("reaper", "lease_take")
 TICK = load_script("reaper", "tick")
 LEASE_HAND = load_script("reaper", "lease_hand")
+INSPECT_LAYOUT = load_script("reaper", "inspect_layout")
 
 OFFER = "offer:"
 """Begins the value of a lease that was handed over. The ID of the replica that may take it follows."""
@@ -110,3 +113,8 @@ class GroupLease:
             ("GET", self.keys.lease),
             lambda found: answered(found if isinstance(found, Exception) else text(found or b"")),
         )
+
+
+async def unsupported_layout(client: Redis, stream: str, redelivery: str) -> str:
+    """Return what `GroupLease.take` returns as ``unsupported``, without taking a lease. Raises redis-py's errors."""
+    return text(await INSPECT_LAYOUT.run(client, [stream], [redelivery]))

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.layout import unsupported_layout
+from reaper.lease import unsupported_layout
 from reaper.operations.judgement import Finding, Level, judge, note, ok, remarks, warning, wrong
 from reaper.operations.snapshot import take_snapshot
 from reaper.settings import ReaperSettings

@@ -27,7 +27,6 @@ DISABLED_BECAUSE = UNSUPPORTED_LAYOUTS | {
     "no_group": "the stream or its group does not exist. Start a worker, or run `reaper groups create`",
 }
 
-
 Problem = tuple[ProblemKind, str]
 """A problem with its text."""
 

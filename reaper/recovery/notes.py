@@ -38,15 +38,13 @@ MOVE_DUE = "make due jobs ready"
 class GroupNotes:
     """The report and the log lines of one group in one term."""
 
-    def __init__(
-        self, group: WatchedGroup, changed: Callable[[], None] = lambda: None, logged_groups: set[str] | None = None
-    ) -> None:
+    def __init__(self, group: WatchedGroup, changed: Callable[[], None], logged_groups: set[str]) -> None:
         """``changed`` is called when disabled recovery or a pause begins or ends. It registers the replica.
 
         All groups of a replica share ``logged_groups``. An outage adds `FEW_GROUPS` at most.
         """
-        self._logged_groups = set() if logged_groups is None else logged_groups
-        self._logged_groups.discard(group.keys.name)
+        self._logged_groups = logged_groups
+        logged_groups.discard(group.keys.name)
         self.report = GroupReport(
             group=group.keys.name,
             visibility_ms=to_ms(group.visibility_timeout),

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from reaper.context import ReplicaContext
-from reaper.layout import unsupported_layout
-from reaper.lease import PAGE, GroupLease, Taken
+from reaper.lease import PAGE, GroupLease, Taken, unsupported_layout
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup

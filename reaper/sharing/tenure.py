@@ -11,7 +11,6 @@ from redis.exceptions import RedisError
 
 from reaper.context import ReplicaContext
 from reaper.failpoints import failpoint
-from reaper.layout import unsupported_by_server
 from reaper.lease import OFFER, OFFER_MS, EndOfTerm, GroupLease
 from reaper.reasons import FEW_GROUPS
 from reaper.recovery.group_watch import GroupWatch
@@ -24,6 +23,8 @@ from reaper.tasks import Work
 from reaper.wheel import SLOT_S, Alarm
 from workers.protocol.calls.group_moves import Authority
 from workers.protocol.log_fields import fields
+from workers.protocol.messages import Redelivery
+from workers.protocol.server import knows_claim
 
 logger = logging.getLogger(__name__)
 
@@ -212,9 +213,9 @@ class Tenure:
 
     async def _try(self, holder: str) -> tuple[Authority | None, float]:
         """Return the term, or None and the seconds until the next attempt."""
-        unable = await unsupported_by_server(self._context.client, self.group.keys, self.group.redelivery)
-        if unable:
-            self._notes.layout(unable)
+        is_in_place, probe = self.group.redelivery is Redelivery.IN_PLACE, self.group.keys.quarantine
+        if is_in_place and not await knows_claim(self._context.client, probe):
+            self._notes.layout("no_claim")
             return None, UNABLE_S
         failpoint("lease.before_take")
         self._may_be_ours = True

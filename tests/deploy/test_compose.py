@@ -53,14 +53,6 @@ def test_ours_are_built_here_and_wait_for_a_healthy_redis() -> None:
     assert SERVICES["redis"]["healthcheck"]["test"][0] == "CMD"
 
 
-def test_there_are_three_replicas_and_a_port_for_each_page() -> None:
-    reaper = SERVICES["reaper"]
-    (ports,) = reaper["ports"]
-    address, published, target = ports.split(":")
-    first, last = map(int, published.split("-"))
-    assert (address, last - first + 1, target) == ("127.0.0.1", reaper["deploy"]["replicas"], "8080")
-
-
 def test_what_is_added_for_tls_fits_in() -> None:
     added = document(COMPOSE.with_name("compose.tls.yaml"))
     assert set(added["services"]) == set(SERVICES)

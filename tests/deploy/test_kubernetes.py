@@ -1,12 +1,9 @@
 """The manifests fit each other, the image and the project."""
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.deploy.assets import BASE, DEPLOY, OVERLAYS, document, documents, image_environment
 
@@ -86,19 +83,6 @@ def _check_place(resource: Any, operation: dict[str, Any]) -> None:
         place = place[int(part)] if isinstance(place, list) else place[part]
     if operation["op"] == "test":
         assert place[last] == operation["value"]
-
-
-KUBECTL = shutil.which("kubectl")
-if KUBECTL:  # Debian has none that is new enough: where there is one, it must agree
-
-    @pytest.mark.parametrize("folder", sorted(path.parent for path in KUSTOMIZATIONS), ids=lambda path: path.name)
-    def test_kubectl_renders_it(folder: Path) -> None:
-        assert KUBECTL
-        done = subprocess.run([KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-        rendered = list(yaml.safe_load_all(done.stdout))
-        brought = {(one["kind"], one["metadata"]["name"]) for one in _resources(folder / "kustomization.yaml")}
-        assert brought <= {(one["kind"], one["metadata"]["name"]) for one in rendered}
 
 
 # --- pods ---------------------------------------------------------------------------------------------------

@@ -119,18 +119,6 @@ def test_the_choices_are_asked_from_what_is_shown() -> None:
     assert all(asked)
 
 
-def test_panels_lie_side_by_side() -> None:
-    taken = [
-        (x, y)
-        for panel in DASHBOARD["panels"]
-        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
-    ]
-    assert len(taken) == len(set(taken))
-    assert max(x for x, _ in taken) < 24
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-
-
 def test_every_gauge_of_ours_is_on_it_or_watched() -> None:
     asked = {name for _, query in QUERIES for name in used(re.sub(r"\$\w+", "", query))[0]}
     asked |= {name for rule in RULES for name in used(rule["expr"])[0]}

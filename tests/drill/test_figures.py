@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import second_starts
 from reaper.drill.figures import Healthy, Spread, fault_windows, healthy_jobs
@@ -20,22 +18,10 @@ def _windows(*faults: InjectedFault) -> list[tuple[float, float]]:
     return fault_windows(evidence([], faults=faults))
 
 
-def test_without_jobs_there_is_nothing_to_measure() -> None:
-    assert _healthy([], []) == Healthy()
-
-
 def test_latency_counts_to_the_first_start_and_throughput_to_the_last_completion() -> None:
     lines = [start(1, 7, 1.5), done(1, 7, 2.0), start(2, 7, 2.25), done(2, 7, 5.0), done(2, 7, 9.0)]
     expected = Healthy(2, seconds=4.0, latency_s=Spread(0.25, 0.5, 0.5), throughput_per_s=0.5)
     assert _healthy([job(1), job(2)], lines) == expected
-
-
-def test_the_time_of_faults_ends_with_the_work() -> None:
-    lines = [start(n, 7, n + 0.1) for n in (1, 2, 3)] + [done(n, 7, n + 0.5) for n in (1, 2, 3)]
-    kill = InjectedFault("kill-worker", "w9-1", 1.6)
-    during = _healthy([job(1), job(2), job(3)], lines, faults=[kill])
-    assert round(during.seconds, 6) == 1.9
-    assert during.throughput_per_s == pytest.approx(2 / 1.9)
 
 
 def _hit_by_a_kill() -> Evidence:
@@ -58,21 +44,8 @@ def test_what_a_process_held_when_it_died_is_not_healthy_started_or_not() -> Non
     assert (healthy.jobs, healthy.latency_s) == (1, Spread(2.5, 2.5, 2.5))
 
 
-def test_what_the_journal_says_was_recovered_from_the_dead_is_not_healthy() -> None:
-    recovery = event("recovered", 1, 4.0, entry="1000-0", consumer="w7-1.nonce", reason="visibility_timeout")
-    lines = [start(1, 8, 4.1, copy=1), start(2, 8, 2.1)]
-    for ended_at, healthy in ((3.0, 1), (None, 2), (4.5, 2)):
-        processes = [process(7, ended_at=ended_at, killed=True), process(8)]
-        assert _healthy([job(1), job(2)], lines, events=[recovery], processes=processes).jobs == healthy
-
-
 def test_a_fault_takes_two_visibility_timeouts_from_its_end_and_poison_as_many_as_it_has_deliveries() -> None:
     assert _windows(InjectedFault("kill-worker", "w1-1", 10.0)) == [(10.0, 14.0)]
     assert _windows(InjectedFault("pause-redis", "process 1", 10.0, until=15.0)) == [(10.0, 19.0)]
     assert _windows(InjectedFault("poison", "job 9", 10.0)) == [(10.0, 18.0)]
     assert _windows(InjectedFault("long-jobs", "jobs 1 to 9", 10.0)) == []
-
-
-def test_faults_at_the_same_time_take_their_time_once() -> None:
-    kills = [InjectedFault("kill-worker", "w1-1", at) for at in (20.0, 10.0, 12.0)]
-    assert _windows(*kills) == [(10.0, 16.0), (20.0, 24.0)]

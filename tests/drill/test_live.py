@@ -1,13 +1,12 @@
 """The lines that people see of an act."""
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import anyio
 import pytest
 
-from reaper.drill.live import figures, plain_screen
+from reaper.drill.live import plain_screen
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import Enqueued, ProcessRun, Role
@@ -57,16 +56,6 @@ async def test_plain_lines_tell_the_numbers_and_what_happens(
         group.cancel_scope.cancel()
     assert "* kill -9 of worker w1-1 with 3 jobs in flight" in printed
     assert "settled 1/5 ready 1 in flight 2 recovered 7 dead 1 holder none" in printed
-
-
-async def test_faults_that_cannot_be_played_are_told_at_the_beginning(tools: Toolbox) -> None:
-    tools.stage = replace(tools.stage, recovery=RECOVERIES["embedded"])
-    tools.begin()
-    assert [sentence for _, sentence in tools.news] == [
-        "kill-holder@8 is left out: no reaper runs",
-        "pause-holder@12 becomes kill-worker@12: no reaper runs",
-    ]
-    assert "holder" not in figures(tools)
 
 
 async def test_a_process_that_dies_by_itself_is_told_and_one_that_was_killed_is_not_told_twice(tools: Toolbox) -> None:

@@ -3,16 +3,13 @@
 import json
 from dataclasses import replace
 
-import pytest
-
 from reaper.drill.executions import Cause, Duplicate, SecondStart
-from reaper.drill.figures import Healthy, Spread
+from reaper.drill.figures import Spread
 from reaper.drill.ledger import Ledger, Loss
-from reaper.drill.meters import Usage
 from reaper.drill.promises import Fate
 from reaper.drill.records import InjectedFault
 from reaper.drill.recoveries import RECOVERIES
-from reaper.drill.report import as_json, as_text, usage_as_json
+from reaper.drill.report import as_json, as_text
 
 LEDGER = Ledger(
     enqueued=3,
@@ -73,37 +70,6 @@ def test_the_table_tells_which_losses_redis_has_caused() -> None:
     forgotten = replace(LOST, losses=tuple(replace(loss, forgotten=True) for loss in LOST.losses))
     lines = as_text(forgotten, recovery=RECOVERIES["reaper"]).splitlines()
     assert lines[4] == "  lost                      2   (forgotten by Redis because of a fault: 2)"
-
-
-def test_losses_are_told_one_by_one_to_machines() -> None:
-    report = as_json(LOST, started_at=0.0, objections=[])
-    assert (report["lost"], report["forgotten"], report["balanced"]) == (2, 0, False)
-    assert json.loads(json.dumps(report["losses"]))[0] == {
-        "n": 1, "job": "1-0", "starts": 3, "poison": False, "forgotten": False,
-    }  # fmt: skip
-
-
-def test_usage_is_told_in_all_and_by_job() -> None:
-    usage = Usage(seconds=20.0, requests=50, redis_cpu_s=0.01, cpu_s={"worker": 0.5})
-    told = usage_as_json(usage, jobs=100)
-    assert told == {
-        "wall_s": 20.0,
-        "redis_requests": 50,
-        "redis_requests_per_job": 0.5,
-        "redis_cpu_s": 0.01,
-        "redis_cpu_us_per_job": pytest.approx(100.0),
-        "cpu_s": {"worker": 0.5},
-        "cpu_us_per_job": {"worker": pytest.approx(5_000.0)},
-    }
-    assert usage_as_json(usage, jobs=0)["redis_requests_per_job"] is None
-
-
-def test_healthy_jobs_are_told_with_their_throughput() -> None:
-    healthy = Healthy(2, 4.0, Spread(0.1, 0.2, 0.2), 0.5)
-    told = as_json(replace(LEDGER, healthy=healthy), started_at=0.0, objections=[])["healthy"]
-    assert told == {
-        "jobs": 2, "seconds": 4.0, "latency_s": {"p50": 0.1, "p99": 0.2, "max": 0.2}, "throughput_per_s": 0.5,
-    }  # fmt: skip
 
 
 def test_the_report_for_machines_counts_seconds_from_the_start() -> None:

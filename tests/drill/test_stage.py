@@ -8,7 +8,6 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill import cast, queries
-from reaper.drill.faults import parse_fault, parse_long_jobs
 from reaper.drill.queries import View
 from reaper.drill.records import Role
 from reaper.drill.recoveries import RECOVERIES
@@ -17,12 +16,10 @@ from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage, set_stage
 from reaper.drill.trace import PlannedJob
 from tests.support.servers import RedisServer
-from workers.protocol.errors import ConfigurationError
 
 pytestmark = pytest.mark.anyio
 
 REAPER = RECOVERIES["reaper"]
-NONE = RECOVERIES["none"]
 
 
 def _jobs(seconds: float) -> list[PlannedJob]:
@@ -44,12 +41,6 @@ def test_no_bare_worker_plays_where_a_job_reaches_the_visibility_timeout() -> No
     assert DrillSettings().for_jobs([]) == DrillSettings()
 
 
-def test_a_cast_that_cannot_play_is_rejected() -> None:
-    with pytest.raises(ConfigurationError, match="Set --reapers to 1 or more"):
-        DrillSettings(reapers=0).check(REAPER)
-    DrillSettings(reapers=0).check(NONE)
-
-
 async def test_the_last_of_several_workers_is_bare_and_reapers_come_with_the_recovery(stage: Stage) -> None:
     assert [(slot.name, slot.role) for slot in cast.slots(stage)] == [
         ("w1", Role.WORKER), ("w2", Role.WORKER), ("w3", Role.WORKER), ("w4", Role.BARE_WORKER),
@@ -62,23 +53,6 @@ async def test_embedded_workers_are_told_to_recover(stage: Stage) -> None:
     assert [slot.role for slot in cast.slots(embedded)] == [Role.WORKER] * 3 + [Role.BARE_WORKER]
     flags = [cast.slots(played)[0].command("w1-1")[0] for played in (stage, embedded)]
     assert ["--recovery" in words for words in flags] == [False, True]
-
-
-def test_long_jobs_count_for_who_can_take_part_and_how_long_an_act_may_last() -> None:
-    settings = DrillSettings(faults=(), long_jobs=(parse_long_jobs("100@5+3"),))
-    assert not settings.for_jobs(_jobs(0.1)).bare_worker
-    usual = DrillSettings(faults=(parse_fault("poison@8"),))
-    longer = settings.patience_s(_jobs(0.1)) - usual.patience_s(_jobs(0.1))
-    assert longer == pytest.approx(3 * (100 * 3 / (4 * 16) + 3 - 0.1))
-
-
-def test_the_report_tells_the_settings_that_were_in_force() -> None:
-    settings = DrillSettings(concurrency=2_500)
-    told = {name: settings.as_json(RECOVERIES[name]) for name in ("reaper", "embedded")}
-    assert {name: (it["reapers"], it["bare_worker"], it["concurrency"]) for name, it in told.items()} == {
-        "reaper": (3, True, 2_500),
-        "embedded": (0, True, 2_500),
-    }
 
 
 async def test_processes_get_no_settings_but_those_of_the_drill(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,17 +83,6 @@ async def test_a_view_tells_where_jobs_are_and_goes_on_from_the_one_before(stage
     assert first.outstanding == 4
     await _read(stage, "w1-1.nonce", 1)
     assert await queries.look(stage, first) == View(ready=1, in_flight=2, quarantined=1, dead=1, last_delivered=ids[2])
-
-
-async def test_jobs_in_flight_are_found_by_the_process_that_holds_them(stage: Stage) -> None:
-    ids = await _enqueue(stage, 1, 2, 3)
-    for consumer in ("w1-1.nonce", "w1-10.nonce", "w1-1"):
-        await _read(stage, consumer, 1)
-    held = await queries.pending_by_process(stage, ["w1-1", "w2-1"])
-    assert {name: [row.entry_id for row in rows] for name, rows in held.items()} == {
-        "w1-1": [ids[0], ids[2]],
-        "w2-1": [],
-    }
 
 
 @pytest.mark.parametrize(

@@ -19,32 +19,19 @@ from reaper.replicas import GroupReport, Replica, read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
-from tests.faults.scene import OF_LEASES, ranked_reaper
+from tests.faults.scene import OF_LEASES, QUICK, ranked_reaper, reaper_settings
 from tests.support.beats import let_beat, let_beat_at
 from tests.support.notes import read_endings, read_notes
-from tests.support.paced import PacedSettings
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.messages import pair_up, read_metadata, text
-from workers.runtime.settings import load_settings
 
 VISIBILITY_MS = 3_600_000
 """Nothing is overdue by itself within a test, however late a live worker extends. What is to be, is made so."""
 LONG_IDLE_MS = 2 * VISIBILITY_MS
-QUICK: dict[str, Any] = {
-    "groups": "orders/billing",
-    "visibility_timeout": VISIBILITY_MS / 1000,
-    "lease_ttl": 3_600,
-    "tick_interval": 0.05,
-    "registration_interval": 0.5,
-    "heartbeat_interval": 0.05,
-    "full_scan_interval": 0.5,
-}
-"""What is done every few seconds otherwise is done several times in one. Nothing runs out by itself: a busy machine
-ends no term, and takes no delivery from a worker that lives. See `Case.stall` and `Case.end_lease`."""
 
 
 class Addressed(Protocol):
@@ -60,14 +47,14 @@ Event = tuple[str, int]
 
 
 def quick_settings(server: Addressed, **changes: Any) -> ReaperSettings:
-    """Return `QUICK` settings, changed."""
-    return load_settings(PacedSettings, flags={"redis_url": server.url, **QUICK, **changes})
+    """Return the settings of a replica that does in a second what it does every few seconds otherwise, changed."""
+    return reaper_settings(server.url, **changes)
 
 
 def start_replica(
     processes: Processes, server: Addressed, *, failpoints: Path | None = None, **changes: Any
 ) -> Running:
-    """Start ``reaper run`` as a process with `QUICK` settings, changed."""
+    """Start ``reaper run`` as a process with these settings, changed."""
     values = {"redis_url": server.url, **QUICK, **changes}
     flags = [part for setting, value in values.items() for part in (f"--{setting.replace('_', '-')}", str(value))]
     env = {"REAPER_FAILPOINTS": str(failpoints)} if failpoints else None
@@ -241,14 +228,6 @@ class Case:
         Return entry IDs.
         """
         return await self.age(LONG_IDLE_MS, *consumers)
-
-    async def taken_from(self, *consumers: str) -> None:
-        """Make the deliveries of dead or paused ``consumers`` overdue, and wait until all of them were recovered."""
-
-        async def hold_nothing() -> bool:
-            return not await self.make_overdue(*consumers)
-
-        await wait_until(hold_nothing, f"nothing is left to {', '.join(consumers)}")
 
     async def lives_on(self, *, thirds: int) -> None:
         """Let so many thirds of a visibility timeout pass for all that is pending, and see it extended each time."""

@@ -43,8 +43,9 @@ async def _are_recovered(case: Case, jobs: list[str]) -> bool:
 # ---- observing
 
 
+@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
 async def test_an_observer_reports_what_it_would_recover_and_writes_nothing(
-    case: Case, caplog: pytest.LogCaptureFixture
+    case: Case, redelivery: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     jobs = [
@@ -56,7 +57,7 @@ async def test_an_observer_reports_what_it_would_recover_and_writes_nothing(
     async with Producer(case.keys.stream, case.server.url) as producer:
         await producer.enqueue({"n": "due"}, delay=0.001)
     before = await dump(case.client)
-    async with holding(quick_settings(case.server, observe=True, consumer_retention=0.001)):
+    async with holding(quick_settings(case.server, observe=True, redelivery=redelivery, consumer_retention=0.001)):
         report = await case.wait_for_report(
             lambda report: report.recovered >= len(jobs), "they are counted", namespace="reaper-observe"
         )

@@ -87,20 +87,6 @@ async def test_a_holder_recovers_soon_after_a_step(
 
 
 @pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
-async def test_a_holder_that_comes_after_the_step_recovers_soon(
-    clocked: RedisServer, clock: ServerClock, step_s: int
-) -> None:
-    async with commands_client(clocked.url) as client:
-        await scene.create_group(client)
-        await scene.enqueue(client, STRANDED)
-        await scene.strand(client, STRANDED)
-        await _step(client, clock, step_s)
-        async with scene.running_reaper(clocked.url, **SOON):
-            await _is_recovered(client)
-            await _is_healthy(client)
-
-
-@pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
 @pytest.mark.parametrize("policy", ["stream", by_claim("in-place")])
 async def test_embedded_workers_recover_soon_after_a_step(
     clocked: RedisServer, clock: ServerClock, policy: str, step_s: int

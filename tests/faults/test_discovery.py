@@ -130,16 +130,6 @@ async def test_one_replica_with_the_right_to_scan_is_enough(server: RedisServer,
     assert things == {"scan"}
 
 
-@pytest.mark.usefixtures("with_users")
-async def test_a_replica_without_the_right_to_scan_passes_its_turn_on(server: RedisServer, client: Redis) -> None:
-    await stall(client, "orders:1")
-    rarely = {**OFTEN, "discovery_interval": 3_600}
-    async with running_reaper(await let_in(client, server, "blind", "-scan"), **rarely) as first:
-        await wait_until(lambda: "scan" in first._registry.discovery.scan, "it has no right to scan")
-        async with running_reaper(await let_in(client, server, "scanning"), **rarely):
-            await is_recovered(client, "orders:1")
-
-
 def streams(first: int, last: int) -> Sequence[str]:
     """Return the names of streams."""
     return [f"orders:{number}" for number in range(first, last)]

@@ -7,12 +7,10 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.faults import scene
-from tests.support.processes import Processes
-from tests.support.servers import RedisServer, free_port
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Worker
 from workers.runtime.callbacks import Report
-from workers.runtime.options import UNREACHABLE_EXIT
 
 pytestmark = pytest.mark.anyio
 
@@ -110,19 +108,3 @@ async def test_what_runs_when_its_group_is_destroyed_is_not_settled_twice(server
 
 
 # --- at the start -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("program", ["worker", "reaper"])
-async def test_the_process_ends_with_one_sentence(processes: Processes, program: str) -> None:
-    url = f"redis://:secret@127.0.0.1:{free_port()}/0"
-    if program == "worker":
-        flags = ("--redis-url", url, "--stream", scene.STREAM, "--group", scene.GROUP)
-        process = processes.worker("tests.faults.program:worker", *flags)
-    else:
-        process = processes.reaper("--redis-url", url, "--groups", f"{scene.STREAM}/{scene.GROUP}")
-    assert await process.wait() == UNREACHABLE_EXIT
-    (line,) = [line for line in process.output.splitlines() if line.startswith("error: ")]
-    assert "at 'redis://***@127.0.0.1:" in line
-    assert "Traceback" not in process.output
-    assert "secret" not in process.output

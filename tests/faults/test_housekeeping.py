@@ -12,14 +12,12 @@ from reaper.operations.ready_again import Outcome, ReadyAgain
 from reaper.operations.snapshot import take_snapshot
 from reaper.reasons import ProblemKind
 from reaper.replicas import GroupReport
-from tests.conftest import StartProxy
 from tests.faults.reapers import Case, Listened, holding, nothing_left, quick_settings
 from tests.faults.scene import Handler, running_worker
-from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.calls.declined import Declined
-from workers.protocol.calls.group_moves import MAINTAIN_GROUP, CleanupResult
+from workers.protocol.calls.group_moves import CleanupResult
 from workers.protocol.events import EventName
 from workers.protocol.keys import MARKER_CONSUMER, group_keys, namespace_keys
 from workers.protocol.messages import text
@@ -82,24 +80,6 @@ async def test_what_a_group_held_that_was_made_again_is_reported_whoever_reads_n
         await wait_until(lambda: _reports(case, jobs), "what was pending is reported")
         assert replica.errors[0].startswith(DESTROYED)
     assert await case.pending() == []
-
-
-async def test_a_destroyed_group_is_reported_although_the_reply_that_showed_it_was_lost(
-    case: Case, proxy: StartProxy
-) -> None:
-    through = await proxy(case.server)
-    jobs = await case.enqueue(4)
-    async with holding(quick_settings(case.server, redis_url=through.url)):
-        await case.read(count=4)
-        await scanned_fully(case, 4)
-        await wait_until(lambda: _is_marked(case), "the group is marked")
-        scanning = through.hold_request(command("XPENDING"))
-        await scanning.wait()
-        lost = through.drop_reply(runs(MAINTAIN_GROUP))
-        await remake(case, "$")
-        scanning.release()  # it finds that all is gone
-        await lost.wait()
-        await wait_until(lambda: _reports(case, jobs), "what was pending is reported")
 
 
 async def test_what_is_delivered_again_anyway_is_not_lost(case: Case) -> None:

@@ -74,19 +74,6 @@ async def test_a_dead_workers_jobs_are_given_back_where_they_are_and_plain_reade
     assert await case.violations() == []
 
 
-async def test_a_worker_of_ours_that_blocks_is_woken_and_runs_what_is_given_back(
-    server: RedisServer, client: Redis
-) -> None:
-    case, handler = await Case.prepared(server, client), Handler()
-    jobs = await case.stalled(3)
-    async with holding(in_place(server)), working(server, handler):
-        await handler.has_started(3)
-        await wait_until(case.is_over, "all jobs are settled")
-    case.starts, case.completions = handler.starts, handler.completions
-    assert sorted(job.job for job in handler.starts) == sorted(jobs)
-    assert await case.violations(finished=True) == []
-
-
 async def _is_dead(case: Case) -> bool:
     return len((await case.state()).dead) == 1
 
@@ -219,18 +206,3 @@ async def test_the_policy_changes_under_way_and_back_and_nothing_is_lost(
 
 async def _copied(case: Case) -> bool:
     return not await ready_there(case)
-
-
-async def test_a_plain_reader_without_claim_gets_none_of_it_and_disturbs_nobody(
-    server: RedisServer, client: Redis
-) -> None:
-    case, handler = await Case.prepared(server, client), Handler()
-    jobs = await case.stalled(5)
-    async with holding(in_place(server)):
-        await wait_until(lambda: all_ready(case, 5), "all jobs are ready again")
-        assert await case.read("blind") == []
-        fresh = await case.enqueue(1)
-        assert await case.read("blind") == fresh
-        async with working(server, handler):
-            await handler.has_started(5)
-    assert sorted(start.job for start in handler.starts) == jobs

@@ -180,40 +180,6 @@ async def test_a_process_that_was_paused_between_reading_and_running_runs_nothin
     assert await violations(client, enqueued, finished=True) == []
 
 
-@pytest.mark.parametrize("recovery", ["reaper", "embedded", by_claim(EMBEDDED_IN_PLACE)])
-async def test_a_paused_process_that_wakes_and_joins_again_settles_nothing_that_its_successor_has_settled(
-    server: RedisServer, client: Redis, processes: Processes, recovery: str
-) -> None:
-    """It was alive a moment ago, by its own clock and timeout, and it has joined again when it ends its jobs."""
-    flags = ("--visibility-timeout", LONG_S, *mode_flags(recovery), "--concurrency", str(JOBS))
-    await scene.create_group(client)
-    enqueued = await scene.enqueue(client, JOBS, hold="")
-    async with recovering(server, recovery):
-        first = start_worker(processes, server, *flags, name="w1")
-        await starts(client, JOBS)
-        (first_consumer,) = await owners(client)
-        first.pause()
-        second = start_worker(processes, server, *flags, name="w1")
-        await open_gate(client, second)
-        await scene.nothing_left(client)
-        await client.hdel(scene.KEYS.settings, f"registration:{first_consumer}")
-        await client.client_kill_filter(_type="normal", skipme=True)  # a worker that lost contact joins again
-        first.resume()
-        await wait_until(lambda: has_word(client, first_consumer), "it joins again")
-        await open_gate(client, first)
-        # It extends its deliveries at once. Some may be rejected before they are settled.
-        await wait_until(lambda: first.output.count("settlement rejected") >= JOBS, "it is rejected all of them")
-    acked = await scene.events(client, "acked")
-    assert scene.times(acked) == dict.fromkeys(enqueued, 1)
-    assert first_consumer not in {event.data["consumer"] for event in acked}
-    assert await violations(client, enqueued, finished=True) == []
-
-
-async def has_word(client: Redis, consumer: str) -> bool:
-    """Tell whether a worker's word stands in the group settings."""
-    return bool(await client.hexists(scene.KEYS.settings, f"registration:{consumer}"))
-
-
 # --- crash loops --------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,5 @@
 """``reaper acl`` prints exact rights. Each role does the whole of its job with them, and other calls are denied."""
 
-import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
@@ -39,7 +38,7 @@ from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from workers import Job, NewJob, Producer, Retry, Worker
 from workers.protocol.connection import KeptConnection, commands_client
-from workers.protocol.keys import group_keys, namespace_keys
+from workers.protocol.keys import namespace_keys
 from workers.protocol.messages import RecoveryMode
 from workers.protocol.scripts import Script
 
@@ -301,28 +300,6 @@ async def test_an_operator_can_act(scene: Scene, server: RedisServer) -> None:
     assert await denials(scene.client) == []
 
 
-async def test_a_replica_hands_a_group_over_with_its_rules_and_an_operator_drains_it(
-    server: RedisServer, client: Redis
-) -> None:
-    await client.execute_command("ACL", "LOG", "RESET")
-    await create_group(client)
-    reaps, operates = await let_in(client, server, Role.REAPER), await let_in(client, server, Role.OPERATOR)
-    async with running_reaper(reaps, name="alice") as alice:
-        await holds(alice)
-        async with running_reaper(reaps, name="bob") as bob:
-
-            async def both_are_seen() -> bool:
-                return len((await run_command(operates, "status", "-o", "json")).data["replicas"]) == 2
-
-            await wait_until(both_are_seen, "both have registered")
-            await wait_until(lambda: alice.held + bob.held == 1, "one of them holds the group")
-            drained, other = (alice, bob) if alice.held else (bob, alice)
-            answer = await run_command(operates, "drain", drained.replica_id, "--timeout", "3600")
-            assert answer.code == 0, answer.err
-            await holds(other)
-    assert await denials(client) == []
-
-
 # --- denied -------------------------------------------------------------------------------------------------
 
 EVERYBODY = [(role, REAPER) for role in Role] + [(Role.WORKER, EMBEDDED)]
@@ -383,56 +360,3 @@ async def test_what_is_none_of_a_roles_business_is_denied(
             with pytest.raises(ResponseError, match=r"(?i)NOPERM|no permissions|can't run this command"):
                 await user.execute_command(*words)
     assert await scene.state() == before
-
-
-# --- the rules themselves -----------------------------------------------------------------------------------
-
-
-async def test_names_with_wildcards_give_rights_on_themselves_alone() -> None:
-    rules = rules_of(Role.PRODUCER, REAPER, [group_keys("a[b]?", "g")], [])
-    assert rules.words[3] == r"~a\[b\]\?"
-
-
-async def test_a_pattern_gives_rights_on_the_streams_that_it_finds_and_to_reapers_that_of_scanning() -> None:
-    rules = {role: rules_of(role, REAPER, [group_keys("orders:*", "billing")], [NAMESPACE]) for role in Role}
-    assert {"orders:*", "{orders:*}:lease:billing"} <= set(rules[Role.REAPER].keys)
-    assert [role for role, one in rules.items() if "scan" in one.commands] == [Role.REAPER]
-    assert "scan" not in rules_of(Role.REAPER, REAPER, [KEYS], [NAMESPACE]).commands
-
-
-@pytest.mark.parametrize("role", Role)
-async def test_what_an_address_asks_of_a_connection_is_allowed(client: Redis, server: RedisServer, role: Role) -> None:
-    """With another database and a name, the user that `reaper acl` prints can connect."""
-    await client.execute_command("ACL", "LOG", "RESET")
-    where = f"127.0.0.1:{server.port}/1?client_name=ours"
-    printed = await run_command(f"redis://{where}", "acl", role.value, "-o", "json", "--groups", "orders/billing")
-    (rules,) = (one["rules"] for one in printed.data)
-    await client.execute_command("ACL", "SETUSER", role.value, "on", f">{PASSWORD}", *rules)
-    async with commands_client(f"redis://{role.value}:{PASSWORD}@{where}") as ours:
-        await ours.ping()
-    assert await denials(client) == []
-
-
-async def test_rules_that_older_servers_reject_are_printed_as_comments() -> None:
-    words = ("acl", "--groups", "orders/billing")
-    answer = await run_command("redis://127.0.0.1:1/0", *words)
-    expected = [f"# ACL SETUSER {role} +xnack" for role in ("worker", "reaper")]
-    assert [line for line in answer.out.splitlines() if "xnack" in line] == expected
-    data = (await run_command("redis://127.0.0.1:1/0", *words, "-o", "json")).data
-    assert [one["role"] for one in data if "+xnack" in one["rules"]] == []
-    assert [one["role"] for one in data if "+xnack" in one["from_redis_8_8"]] == ["worker", "reaper"]
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize("mode", ["reaper", "embedded"])
-async def test_a_server_accepts_every_line_that_is_printed(client: Redis, server: RedisServer, mode: str) -> None:
-    answer = await run_command(server.url, "acl", "--recovery", mode, "--groups", 'orders/billing,m ä*l/sen"der')
-    lines = [line for line in answer.out.splitlines() if not line.startswith("#")]
-    assert lines
-    for line in lines:
-        assert await client.execute_command(*shlex.split(line)) == b"OK"
-
-
-async def test_without_groups_nothing_can_be_said() -> None:
-    answer = await run_command("redis://127.0.0.1:1/0", "acl", "worker")
-    assert (answer.code, answer.err.startswith("error: cannot print rules: no groups are set.")) == (2, True)

@@ -56,19 +56,16 @@ async def test_an_address_that_none_can_be_is_one_sentence(name: str, url: str) 
     assert f"redis_url {shown_address(url)!r} cannot be used: " in machines.data["error"]
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("name", STARTING)
-async def test_what_goes_on_for_long_says_so_as_well(
-    server: RedisServer, processes: Processes, name: str, tmp_path: Path
-) -> None:
+async def test_what_goes_on_for_long_says_so_as_well(processes: Processes, name: str, tmp_path: Path) -> None:
     words = typed(name)
     if "--lake" in words:
         words += ["--lake", str(tmp_path / "lake")]  # the last one counts
-    for url in (NOWHERE, f"redis://nobody:wrong@127.0.0.1:{server.port}/0", f"redis://127.0.0.1:{server.port}/99"):
-        running = processes.python("-m", PACKAGES[name.split()[0]], *words, "--redis-url", url)
-        assert await running.wait() == 3
-        assert [line[:7] for line in running.output.splitlines() if "Redis" in line] == ["error: "]
-        assert "Traceback" not in running.output
+    running = processes.python("-m", PACKAGES[name.split()[0]], *words, "--redis-url", "redis://:secret@127.0.0.1:1/0")
+    assert await running.wait() == 3
+    assert [line[:7] for line in running.output.splitlines() if "Redis" in line] == ["error: "]
+    assert "Traceback" not in running.output
+    assert "secret" not in running.output
 
 
 async def test_a_setting_that_cannot_be_is_json_for_who_wants_json() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import StartProxy
 from tests.operator.conftest import Answer, Command, run_command
 from tests.operator.dead import give_up
-from tests.operator.heartbeats import a_replica, register
+from tests.operator.heartbeats import a_replica, a_report, register
 from tests.scripts.scene import Scene, entry_id, ready
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
@@ -117,6 +117,8 @@ async def test_forget_fails_while_a_live_replica_watches_the_group(scene: Scene,
     assert answer.code == 1
     assert "cannot forget orders/billing: replica alice-1-abc of namespace 'reaper' still watches it." in answer.err
     assert await scene.state() == before
+    await register(scene.client, a_replica("alice", a_report(), at_ms=await scene.now_ms() - 60_000))
+    assert "the keys are removed" in (await _forget(scene, reaper)).out, "a replica that died keeps no group"
 
 
 async def test_forget_fails_while_a_replica_of_any_namespace_holds_the_group(scene: Scene, reaper: Command) -> None:

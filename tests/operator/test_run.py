@@ -6,11 +6,9 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.conftest import StartServer
-from tests.operator.conftest import Command
 from tests.operator.heartbeats import GROUP, KEYS
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, free_port
-from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -69,26 +67,6 @@ async def test_a_second_signal_ends_the_process_whatever_it_does(
     await replica.prints("stopping: signal=SIGINT")
     replica.interrupt()
     assert await replica.wait() == 130
-
-
-async def test_status_of_real_replicas_is_healthy_and_names_them(
-    client: Redis, processes: Processes, server: RedisServer, file: Path, reaper: Command
-) -> None:
-    first = await _holder(client, processes, server, file)
-    second = processes.reaper("--config", str(file), "--redis-url", server.url)
-
-    async def healthy() -> bool:
-        answer = await reaper("status", "-o", "json")
-        return answer.code == 0 and len(answer.data["replicas"]) == 2
-
-    await wait_until(healthy, "both replicas have registered and the first scan is done")
-    data = (await reaper("status", "-o", "json")).data
-    assert {one["pid"] for one in data["replicas"]} == {first.pid, second.pid}
-    (group,) = data["groups"]
-    assert (group["group"], group["mode"], group["policy"], group["visibility_ms"]) == (
-        *("orders/billing", "reaper", "stream"),
-        3_600_000,
-    )
 
 
 async def test_every_program_rejects_a_replica_and_none_waits_for_ever(

@@ -44,7 +44,7 @@ class Told:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
         self._caplog = caplog
-        self.notes = GroupNotes(BILLING)
+        self.notes = GroupNotes(BILLING, lambda: None, set())
 
     def lines(self) -> list[tuple[str, str]]:
         """Return level and text of each log line since the last call."""
@@ -78,7 +78,7 @@ async def test_an_outage_of_many_groups_is_logged_for_some_of_them(caplog: pytes
     caplog.set_level(logging.INFO)
     logged = set[str]()
     groups = [BILLING.model_copy(update={"stream": f"orders-{number}"}) for number in range(2 * FEW_GROUPS)]
-    many = [GroupNotes(group, logged_groups=logged) for group in groups]
+    many = [GroupNotes(group, lambda: None, logged) for group in groups]
     for notes in many:
         notes.failed("scan", RedisConnectionError("reset"))
     many[-1].failed("scan", ResponseError("MISCONF"))

@@ -8,10 +8,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from reaper.drill.history import read_events
 from reaper.lease import PAGE
 from reaper.metrics import ReplicaMetrics
+from reaper.recovery.group_watch import GroupWatch
 from reaper.replicas import Replica
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
@@ -163,6 +165,23 @@ async def test_what_happens_is_logged_in_order(
         f"recovered stalled deliveries: {of} consumers=gone redelivered=1",
         f"lease left: {of} token=1 reason=stopped",
     ]
+
+
+@pytest.mark.usefixtures("scene")
+async def test_a_full_scan_that_keeps_failing_is_repeated_more_and_more_seldom(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def fail(watch: GroupWatch) -> None:
+        pauses.append(watch._next_full_s - watch._scanned_s)
+        raise ResponseError("MISCONF")
+
+    monkeypatch.setattr("reaper.recovery.group_watch.FULL_RETRY_S", 0.001)
+    monkeypatch.setattr(GroupWatch, "_scan_fully", fail)
+    async with Reaper(settings_for(server)):
+        await wait_until(lambda: len(pauses) > 4, "it tries again")
+    assert pauses[1:5] == pytest.approx([0.001, 0.002, 0.004, 0.008])
 
 
 async def test_a_quarantined_job_is_released(server: RedisServer, client: Redis, scene: Scene) -> None:

@@ -54,7 +54,7 @@ class World:
     def __post_init__(self) -> None:
         settings = ReaperSettings(groups="orders/billing", visibility_timeout=VISIBILITY_S)
         [group] = settings.watched
-        self.notes = GroupNotes(group)
+        self.notes = GroupNotes(group, lambda: None, set())
         context: Any = SimpleNamespace(recoveries=self, reads=self, settings=settings)
         self.wheel, self.tasks = Wheel(), Tasks()
         self.chores = Chores(self.wheel, self.tasks, group.keys.name, lambda: None)

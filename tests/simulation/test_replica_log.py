@@ -28,7 +28,7 @@ def _lose(notes: GroupNotes) -> None:
 @pytest.mark.usefixtures("_disabled")
 def test_each_loss_is_heard_while_logs_are_disabled() -> None:
     [group] = ReaperSettings(groups=(GroupSettings(stream="orders", group="billing"),)).watched
-    notes, heard = GroupNotes(group), list[tuple[str, str]]()
+    notes, heard = GroupNotes(group, lambda: None, set()), list[tuple[str, str]]()
     _lose(notes)  # a logger remembers that the level is disabled
     with read_log(lambda error, consumer: heard.append((error, consumer))):
         _lose(notes)

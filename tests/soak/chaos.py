@@ -12,26 +12,20 @@ from datetime import timedelta
 
 from reaper.drill.faults import LONG_JOBS, Fault, FaultKind
 from reaper.drill.recoveries import Recovery
-from tests.soak.kinds import AGAINST_REAPERS, AGAINST_REDIS, FAILOVERS, SoakKind, objection_to
+from tests.soak.kinds import AGAINST_REAPERS, AGAINST_REDIS, SoakKind
 from workers.loop.membership import REFRESH_S
-from workers.protocol.address import Topology
 
 GAP_S = 1.0
 """Mean seconds from one fault to the next."""
 RESTART_S = 1.0
 """Until a process that was killed works again."""
-FAILOVER_S = 6.0
-"""Until a replica is promoted, and everybody has found it."""
 HELD_AGAIN_S = 4.0
 """Until live workers hold again what a destroyed group held."""
 _STEP_S = 0.25
 """How much later the next attempt is, where nothing of the deck may come now."""
 
-BLOWS = FAILOVERS | {
-    FaultKind.KILL_WORKER, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_HOLDER,
-}  # fmt: skip
-"""Kinds that take deliveries from workers (`pause-holder` kills one, so that there is something to recover; a failover
-may forget that they have settled)."""
+BLOWS = frozenset({FaultKind.KILL_WORKER, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_HOLDER})
+"""Kinds that take deliveries from workers (`pause-holder` kills one, so that there is something to recover)."""
 ENDS_BARE_LOOPS = frozenset({
     SoakKind.RESTART_REDIS, SoakKind.FILL_REDIS, SoakKind.CUT_CONNECTIONS, SoakKind.FAIL_OVER, SoakKind.SHUT_DOWN,
 })  # fmt: skip
@@ -55,7 +49,6 @@ class Conditions:
     max_deliveries: int
     bare_worker: bool
     """One may take part: then every other chaos has one, and none of `NOT_WITHOUT_US`."""
-    topology: Topology = Topology.SINGLE
     out_of_reach: frozenset[str] = frozenset()
     """Kinds that cannot be played on this machine or server. They are drawn, and left out: the others stay."""
 
@@ -164,18 +157,15 @@ CATALOGUE: Mapping[str, Draft] = {
     SoakKind.DESTROY_GROUP: Draft(),
     SoakKind.DELETE_CONSUMER: Draft(lambda _dice, _conditions: "live"),  # a word outlasts most chaos
     SoakKind.CLOCK_STEP: Draft(lambda dice, _conditions: dice.choice(["back", "ahead"])),
-    SoakKind.KILL_MASTER: Draft(lambda dice, _conditions: dice.choice(["synced", "behind"])),
-    SoakKind.PAUSE_MASTER: Draft(lasts=(0.2, 1.0)),
-    SoakKind.MOVE_SLOT: Draft(lasts=(0.1, 1.0)),
     FaultKind.POISON: Draft(),
     LONG_JOBS: Draft(lambda dice, _conditions: str(dice.randint(5, 30)), lasts=(0.4, 2.0)),
 }
 """Every kind, and how it is drawn."""
 
 
-def kinds_for(recovery: Recovery, *, reapers: int, topology: Topology = Topology.SINGLE) -> list[str]:
+def kinds_for(recovery: Recovery, *, reapers: int) -> list[str]:
     """Return the kinds that can be played there, in the order of the catalogue."""
-    missing = {kind for kind in CATALOGUE if objection_to(kind, topology)}
+    missing = set[str]()
     if not recovery.by_reapers:
         missing |= AGAINST_REAPERS
     elif reapers < 2:
@@ -191,7 +181,7 @@ def kinds_for(recovery: Recovery, *, reapers: int, topology: Topology = Topology
 def draw(seed: int, duration_s: float, conditions: Conditions) -> tuple[Fault, ...]:
     """Return the faults of the chaos of this seed, in order of time, none later than ``duration_s``."""
     dice = random.Random(f"chaos/{seed}")
-    kinds = set(kinds_for(conditions.recovery, reapers=conditions.reapers, topology=conditions.topology))
+    kinds = set(kinds_for(conditions.recovery, reapers=conditions.reapers))
     bare = conditions.bare_worker and dice.random() < 0.5
     schedule = Schedule(conditions)
     if bare:
@@ -316,9 +306,7 @@ def calm_s(kind: str, conditions: Conditions) -> float:
             return rerun_s + failover_s
         case FaultKind.KILL_HOLDER | FaultKind.KILL_REAPERS | SoakKind.CUT_CONNECTIONS:
             return failover_s
-        case SoakKind.KILL_MASTER | SoakKind.PAUSE_MASTER:
-            return FAILOVER_S + failover_s + rerun_s
-        case SoakKind.RESTART_REDIS | SoakKind.MOVE_SLOT | SoakKind.FAIL_OVER | SoakKind.SHUT_DOWN:
+        case SoakKind.RESTART_REDIS | SoakKind.FAIL_OVER | SoakKind.SHUT_DOWN:
             return failover_s + conditions.visibility_s
         case FaultKind.PAUSE_REDIS | SoakKind.PAUSE_CLIENTS | SoakKind.FILL_REDIS | SoakKind.CLOCK_STEP:
             return conditions.visibility_s  # no grace is longer

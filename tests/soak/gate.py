@@ -15,12 +15,11 @@ from reaper.drill.records import Role
 from reaper.drill.toolbox import Toolbox
 from tests.soak import questions
 from tests.soak.chaos import BLOWS, rule_between
-from tests.soak.kinds import FAILOVERS, SoakKind
+from tests.soak.kinds import SoakKind
 
 NOTHING_LEFT = "all was over before it could come without costing an innocent job its last delivery or its payload"
 NEEDS_HOLDER = frozenset({FaultKind.PAUSE_HOLDER, SoakKind.DESTROY_GROUP, SoakKind.SHORTEN_VISIBILITY})
-NEEDS_NOTHING_STRANDED = FAILOVERS | {FaultKind.POISON, SoakKind.DESTROY_GROUP}
-"""(A failover may forget that a job was settled at its last delivery.)"""
+NEEDS_NOTHING_STRANDED = frozenset({FaultKind.POISON, SoakKind.DESTROY_GROUP})
 NEEDS_NO_POISON = BLOWS | NEEDS_NOTHING_STRANDED
 HELD_FOR_S = 3.0
 """A replica that has held the lease for so long has seen the whole group, where full scans come every second."""

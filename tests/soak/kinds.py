@@ -1,15 +1,13 @@
 """The faults that only the project's own drills play. Pure."""
 
 from collections.abc import Mapping
-from datetime import timedelta
 from enum import StrEnum
 
-from reaper.drill.faults import FORMS, LONG_JOBS, LONG_JOBS_FORM, Fault, FaultKind, Form
-from workers.protocol.address import Topology
+from reaper.drill.faults import FORMS, LONG_JOBS, LONG_JOBS_FORM, Form
 
 
 class SoakKind(StrEnum):
-    """Faults of Redis, of its topology, and of third parties."""
+    """Faults of Redis, and of third parties."""
 
     PAUSE_CLIENTS = "pause-clients"
     FAIL_OVER = "fail-over"
@@ -18,9 +16,6 @@ class SoakKind(StrEnum):
     FILL_REDIS = "fill-redis"
     CUT_CONNECTIONS = "cut-connections"
     CLOCK_STEP = "clock-step"
-    KILL_MASTER = "kill-master"
-    PAUSE_MASTER = "pause-master"
-    MOVE_SLOT = "move-slot"
     SHORTEN_VISIBILITY = "shorten-visibility"
     DESTROY_GROUP = "destroy-group"
     DELETE_CONSUMER = "delete-consumer"
@@ -60,25 +55,6 @@ SOAK_FORMS: Mapping[str, Form] = {
         "back|ahead",
         "back",
     ),
-    SoakKind.KILL_MASTER: Form(
-        "kill-master:behind@4",
-        "kill -9 of the master; its replicas got nothing for 1 s (:synced: they got everything)",
-        "synced|behind",
-        "synced",
-        hits="redis",
-    ),
-    SoakKind.PAUSE_MASTER: Form(
-        "pause-master@4+2",
-        "the master is stopped until a replica is promoted, and 2 s longer",
-        lasts=True,
-        hits="redis",
-    ),
-    SoakKind.MOVE_SLOT: Form(
-        "move-slot@4+1",
-        "the stream's slot moves to another master, half moved for 1 s",
-        lasts=True,
-        hits="redis",
-    ),
     SoakKind.SHORTEN_VISIBILITY: Form("shorten-visibility@4", "the visibility timeout becomes a quarter"),
     SoakKind.DESTROY_GROUP: Form("destroy-group@4", "the group is destroyed (XGROUP DESTROY)"),
     SoakKind.DELETE_CONSUMER: Form(
@@ -92,33 +68,4 @@ SOAK_FORMS: Mapping[str, Form] = {
 AGAINST_REAPERS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hits == "reapers")
 AGAINST_REDIS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hits == "redis")
 NEEDS_REPLICA = frozenset({SoakKind.FAIL_OVER, SoakKind.SHUT_DOWN})
-FAILOVERS = frozenset({SoakKind.KILL_MASTER, SoakKind.PAUSE_MASTER})
-"""A replica is promoted. What it had not received is lost."""
 SHORTENED = 4
-
-FAILOVER_FAULTS = (
-    Fault(FaultKind.KILL_WORKER, timedelta(seconds=1)),
-    Fault(SoakKind.KILL_MASTER, timedelta(seconds=3), "behind"),
-    Fault(SoakKind.PAUSE_MASTER, timedelta(seconds=10), lasts=timedelta(seconds=1)),
-)
-"""The default faults where a replica can be promoted."""
-
-
-def objection_to(kind: str, topology: Topology) -> str:
-    """Say why faults of this kind cannot be played there; empty where they can."""
-    alone = topology is Topology.SINGLE
-    if kind in FAILOVERS and alone:
-        return "needs a replica that can be promoted: --topology sentinel or cluster."
-    if kind == SoakKind.MOVE_SLOT and topology is not Topology.CLUSTER:
-        return "needs slots: --topology cluster."
-    return "" if alone else _ONE_SERVER.get(kind, "")
-
-
-_ONE_SERVER: Mapping[str, str] = {
-    SoakKind.FAIL_OVER: "is for one server and its replica: leave --topology away.",
-    SoakKind.SHUT_DOWN: "is for one server and its replica: leave --topology away.",
-    SoakKind.PAUSE_CLIENTS: "is for one server: Sentinels would take it for an outage.",
-    FaultKind.PAUSE_REDIS: "is for one server: where another takes over, play pause-master.",
-    SoakKind.RESTART_REDIS: "is for one server: where another takes over, play kill-master.",
-    SoakKind.CLOCK_STEP: "sets the clock of one server, and here there are several: leave --topology away.",
-}

@@ -1,7 +1,6 @@
 """The parts and the judge of the project's own drills."""
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -9,21 +8,16 @@ from itertools import pairwise
 from math import inf
 from pathlib import Path
 
-from anyio import to_thread
-
 from reaper.drill.evidence import Evidence
 from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.kit import Kit, Play
 from reaper.drill.ledger import Ledger, build_ledger, objections
 from reaper.drill.records import InjectedFault, Role, Step
-from reaper.drill.recoveries import Recovery
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
 from reaper.drill.toolbox import Toolbox
-from reaper.drill.witness import Witness
 from reaper.drill.worker_faults import WorkerFaults
 from tests.soak.consumer_faults import ConsumerFaults
-from tests.soak.failovers import Failovers, lineage_of, nodes_of
 from tests.soak.gate import Gate
 from tests.soak.group_faults import GroupFaults
 from tests.soak.kinds import SoakKind
@@ -31,37 +25,23 @@ from tests.soak.planned_faults import PlannedFaults
 from tests.soak.server_faults import ServerFaults
 from tests.soak.servers import SoakServer, soak_server
 from tests.soak.settings import SoakSettings
-from tests.support.waiting import wait_until
 from workers.protocol.events import EventName
-from workers.protocol.slots import SLOTS, slot_of
-
-MASTERS = 3
 
 
 class SoakKit(Kit):
-    """All faults, on one server or on several that fail over."""
-
-    def __init__(self) -> None:
-        self._failovers: Failovers | None = None
+    """All faults."""
 
     def server(self, settings: DrillSettings, folder: Path) -> AbstractAsyncContextManager[SoakServer]:
-        """Give the servers of a drill. Raises NoServerError."""
+        """Give the server of a drill. Raises NoServerError."""
         assert isinstance(settings, SoakSettings)
         return soak_server(settings, folder)
 
-    def names(self, run_id: str, recovery: Recovery) -> tuple[str, str]:
-        """Return names of the stream and of the namespace. In a cluster they lie at different masters."""
-        stream, namespace = super().names(run_id, recovery)
-        return stream, next(name for name in _numbered(namespace) if share_of(name) != share_of(stream))
-
     async def plays(self, tools: Toolbox) -> Mapping[str, Play]:
         """Return a function for each kind of fault. In a chaos, each waits until it may come."""
-        lineage = "" if tools.stage.server.single else await _lineage(tools.stage)
         settings = tools.stage.settings
         assert isinstance(settings, SoakSettings)
         settings.write_reaper_settings(tools.stage.reaper_settings, tools.visibility_s)
         servers, groups, planned = ServerFaults(tools), GroupFaults(tools), PlannedFaults(tools)
-        self._failovers = failovers = Failovers(tools, lineage)
         plays: dict[str, Play] = {
             **await super().plays(tools),
             SoakKind.PAUSE_CLIENTS: planned.pause_clients,
@@ -71,9 +51,6 @@ class SoakKit(Kit):
             SoakKind.FILL_REDIS: servers.fill,
             SoakKind.CUT_CONNECTIONS: servers.cut,
             SoakKind.CLOCK_STEP: servers.set_clock,
-            SoakKind.KILL_MASTER: failovers.kill_master,
-            SoakKind.PAUSE_MASTER: failovers.pause_master,
-            SoakKind.MOVE_SLOT: failovers.move_slot,
             SoakKind.SHORTEN_VISIBILITY: groups.shorten_visibility,
             SoakKind.DESTROY_GROUP: groups.destroy,
             SoakKind.DELETE_CONSUMER: ConsumerFaults(tools, WorkerFaults(tools)).delete,
@@ -88,11 +65,8 @@ class SoakKit(Kit):
 
         In a chaos, a fault may find no target any more. Most of them must find one.
         """
-        witness = Witness(stage)
-        await witness.read_journals()  # again, because a failover may have lost events that were read before
         evidence = replace(
             evidence,
-            events=witness.events,
             faults=[_with_reported_losses(fault, evidence) for fault in evidence.faults],
             ends_kept=SoakKind.DESTROY_GROUP not in stage.settings.kinds,
             ids_are_times=SoakKind.CLOCK_STEP not in stage.settings.kinds,
@@ -104,35 +78,7 @@ class SoakKit(Kit):
         found = [*objections(judged, kinds), *_robbed(evidence)]
         if _is_chaos(stage) and 2 * len(ledger.missed) > len(asked):
             found.append(f"of {len(asked)} faults that were drawn, {len(ledger.missed)} found nothing to hit")
-        assert self._failovers
-        if self._failovers.unproven:
-            found.append(f"what a promoted replica had received is not known: {', '.join(self._failovers.unproven)}")
-        if not stage.server.single and await _lineage(stage) != self._failovers.lineage:
-            found.append("Redis failed over by itself, and what that lost is not known")
         return ledger, found
-
-
-def share_of(key: str) -> int:
-    """Return which master of a new cluster has ``key``, from 0."""
-    return slot_of(key.encode()) * MASTERS // SLOTS
-
-
-def _numbered(name: str) -> Iterator[str]:
-    return (f"{name}{number or ''}" for number in itertools.count())
-
-
-async def _lineage(stage: Stage) -> str:
-    """Return the history of the master that has the stream."""
-    nodes = nodes_of(stage.server)
-
-    def lineage() -> str:
-        master = nodes.master_of(stage.keys.stream)
-        return lineage_of(master) if master else ""
-
-    async def found() -> str:
-        return await to_thread.run_sync(lineage)
-
-    return await wait_until(found, "a node is the master of the drill's stream")
 
 
 def _is_chaos(stage: Stage) -> bool:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -13,9 +13,8 @@ from reaper.drill.recoveries import RECOVERIES, Recovery
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
 from reaper.drill.trace import PlannedJob, generate_requests
 from tests.soak.chaos import Conditions, draw, patience_s
-from tests.soak.kinds import FAILOVER_FAULTS, SHORTENED, SOAK_FORMS, SoakKind, objection_to
+from tests.soak.kinds import SHORTENED, SOAK_FORMS, SoakKind
 from tests.support.clock import can_set_clocks
-from workers.protocol.address import Topology
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings import Seconds
 
@@ -30,9 +29,6 @@ class SoakSettings(DrillSettings):
 
     forms: ClassVar[Mapping[str, Form]] = SOAK_FORMS
 
-    topology: Literal["single", "sentinel", "cluster"] = Field(
-        "single", description="A single server, a master behind Sentinels, or a cluster of three masters."
-    )
     server: Path | None = Field(None, description="The program of the server. Default: as for `reaper drill`.")
     chaos: Seconds | None = Field(
         None,
@@ -55,10 +51,7 @@ class SoakSettings(DrillSettings):
             conditions = self.conditions(recovery, jobs)
             faults = draw(self.seed, self.chaos.total_seconds(), conditions)
             return self.model_copy(update={"faults": faults})
-        if given:
-            return self
-        own = self if self.topology == "single" else self.model_copy(update={"faults": FAILOVER_FAULTS})
-        return own.fitting(jobs)
+        return self if given else self.fitting(jobs)
 
     def write_reaper_settings(self, file: Path, visibility_s: float) -> None:
         """Write the settings file of reapers. They report soon what third parties delete."""
@@ -83,7 +76,6 @@ class SoakSettings(DrillSettings):
             longest_job_s=longest.total_seconds(),
             max_deliveries=self.max_deliveries,
             bare_worker=self.has_bare_worker,
-            topology=Topology(self.topology),
             out_of_reach=self.out_of_reach,
         )
 
@@ -98,18 +90,6 @@ class SoakSettings(DrillSettings):
         if SoakKind.DESTROY_GROUP in self.kinds:
             return timedelta(0)
         return self.visibility_timeout / (SHORTENED if SoakKind.SHORTEN_VISIBILITY in self.kinds else 1)
-
-    @property
-    def has_bare_worker(self) -> bool:
-        """Whether the last worker is a bare loop, which knows one server."""
-        return super().has_bare_worker and self.topology == "single"
-
-    def check(self, recovery: Recovery) -> None:
-        """Reject what cannot be played. Raises ConfigurationError."""
-        super().check(recovery)
-        for fault in self.faults_for(recovery):
-            if objection := objection_to(fault.kind, Topology(self.topology)):
-                raise ConfigurationError(f"--fault '{fault}' {objection}")
 
     def command(self, recovery: Recovery) -> str:
         """Return the command that repeats a chaos, with the same jobs, and the same faults at the same moments."""
@@ -126,5 +106,4 @@ class SoakSettings(DrillSettings):
 
     def as_json(self, recovery: Recovery) -> dict[str, Any]:
         """Return the settings for a report."""
-        chaos = self.chaos.total_seconds() if self.chaos else None
-        return {**super().as_json(recovery), "topology": self.topology, "chaos": chaos}
+        return {**super().as_json(recovery), "chaos": self.chaos.total_seconds() if self.chaos else None}

@@ -1,7 +1,6 @@
 """The faults that are drawn for a chaos, and those that never are."""
 
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -17,8 +16,7 @@ from tests.soak.chaos import (
     most_blows,
     rule_between,
 )
-from tests.soak.kinds import FAILOVERS, SOAK_FORMS, SoakKind
-from workers.protocol.address import Topology
+from tests.soak.kinds import SOAK_FORMS
 
 SEEDS = range(20)
 
@@ -51,19 +49,6 @@ def test_the_same_seed_draws_the_same_faults_and_another_one_others(recovery: st
 def test_every_kind_that_can_be_played_is_drawn_sooner_or_later(recovery: str) -> None:
     drawn = Counter(fault.kind for seed in SEEDS for fault in draw(seed, 60, _conditions(recovery)))
     assert set(drawn) == set(kinds_for(RECOVERIES[recovery], reapers=3))
-
-
-@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
-@pytest.mark.parametrize("topology", [Topology.SENTINEL, Topology.CLUSTER])
-def test_where_replicas_are_promoted_failovers_are_drawn_and_what_is_for_one_server_is_not(
-    recovery: str, topology: Topology
-) -> None:
-    conditions = replace(_conditions(recovery, bare_worker=False), topology=topology)
-    drawn = {fault.kind for seed in SEEDS for fault in draw(seed, 60, conditions)}
-    assert drawn == set(kinds_for(conditions.recovery, reapers=3, topology=topology))
-    assert drawn >= FAILOVERS
-    assert (SoakKind.MOVE_SLOT in drawn) == (topology is Topology.CLUSTER)
-    assert not drawn & {FaultKind.PAUSE_REDIS, SoakKind.RESTART_REDIS, SoakKind.CLOCK_STEP}
 
 
 @pytest.mark.parametrize("recovery", RECOVERIES)

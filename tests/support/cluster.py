@@ -49,31 +49,23 @@ class Cluster:
         host = self.table().owner(slot_of(key.encode()))
         return next(node for node in self.nodes if host and node.port == host[1])
 
-    @property
-    def description(self) -> str:
-        """Its parts."""
-        return f"a cluster of {len(self.nodes)} nodes, {len(self.table().masters)} of them masters"
-
     def masters(self) -> list[RedisServer]:
         """The nodes that have slots."""
         hosts = self.table().masters
         return [node for node in self.nodes if ("127.0.0.1", node.port) in hosts]
 
-    def master_of(self, key: str, *, but: RedisServer | None = None) -> RedisServer | None:
-        """Return the node that all others name for ``key`` and that takes writes. ``but`` is not asked, and is none."""
-        asked = [node for node in self.nodes if node is not but and node.running]
+    def _master_but(self, former: RedisServer, key: str) -> RedisServer | None:
+        """Return the node that all but ``former`` name for ``key``, and that takes writes."""
+        asked = [node for node in self.nodes if node is not former and node.running]
         if not asked or not all(_is_ok(node) for node in asked):
             return None
         ports = {_port_of(_table(node), key) for node in asked}
         node = node_at(asked, ports.pop()) if len(ports) == 1 else None
         return node if node and takes_writes(node) else None
 
-    def rejoin(self, node: RedisServer, master: RedisServer) -> None:
-        """Do nothing. A restarted node hears from the others that its slots have another master."""
-
     async def has_failed_over(self, key: str, from_: RedisServer) -> RedisServer:
         """Wait until all others name another node for ``key`` than ``from_``, and it takes writes. Return it."""
-        found = await wait_until(lambda: self.master_of(key, but=from_), "a replica was promoted")
+        found = await wait_until(lambda: self._master_but(from_, key), "a replica was promoted")
         assert found
         return found
 

@@ -52,11 +52,6 @@ class Setup:
         return f"redis+sentinel://{self.login}{hosts}/{NAME}/0{self.options}"
 
     @property
-    def description(self) -> str:
-        """Its parts."""
-        return f"a master, {len(self.nodes) - 1} replicas and {len(self.sentinels)} Sentinels"
-
-    @property
     def master(self) -> RedisServer:
         """The node that the first Sentinel names that answers."""
         for sentinel in self.sentinels:
@@ -66,23 +61,18 @@ class Setup:
                 return found
         raise AssertionError("no Sentinel answers")
 
-    def master_of(self, key: str = "", *, but: RedisServer | None = None) -> RedisServer | None:
-        """Return the node that a Sentinel names and that takes writes. ``but`` is not asked, and is no answer."""
-        del key  # one master has all of them
+    def _master_but(self, former: RedisServer) -> RedisServer | None:
+        """Return the node that a Sentinel names and that takes writes, if it is not ``former``."""
         for sentinel in self.sentinels:
             with suppress(RedisError, OSError):
                 node = node_at(self.nodes, _named_by(sentinel))
-                if node and node is not but and takes_writes(node):
+                if node and node is not former and takes_writes(node):
                     return node
         return None
 
-    def rejoin(self, node: RedisServer, master: RedisServer) -> None:
-        """Let a restarted node follow the master. It began as a master without data."""
-        node.command("REPLICAOF", "127.0.0.1", master.port)
-
     async def has_failed_over(self, from_: RedisServer) -> RedisServer:
         """Wait until a Sentinel names another master than ``from_``, and that one takes writes. Return it."""
-        found = await wait_until(lambda: self.master_of(but=from_), "the Sentinels have promoted a replica")
+        found = await wait_until(lambda: self._master_but(from_), "the Sentinels have promoted a replica")
         assert found
         return found
 

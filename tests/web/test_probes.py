@@ -162,17 +162,6 @@ async def _port_of(process: Running) -> int:
     return int((await process.prints(r"health endpoint started: url=http://127\.0\.0\.1:(\d+)/"))[1])
 
 
-async def test_a_replica_serves_it_as_a_process(server: RedisServer, client: Redis, processes: Processes) -> None:
-    await create_group(client)
-    replica = processes.reaper("--redis-url", server.url, "--groups", "orders/billing", "--health-port", "0")
-    port = await _port_of(replica)
-    await replica.prints("lease taken")
-    assert (await request(port, "/livez")).code == 200
-    assert (await request(port, "/")).headers["content-type"].startswith("text/html")
-    replica.terminate()
-    assert await replica.wait() == 0
-
-
 async def test_a_worker_serves_it_as_a_process(server: RedisServer, client: Redis, processes: Processes) -> None:
     await create_group(client)
     flags = ("--redis-url", server.url, "--stream", "orders", "--group", "billing", "--health-port", "0")

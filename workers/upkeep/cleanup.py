@@ -40,11 +40,9 @@ class GroupCleanup:
         self.is_remade, self._groups_lost = kept.groups_lost > self._groups_lost, kept.groups_lost
         if kept.deleted:
             logger.info("deleted silent consumers: %s", fields(group=self._keys.name, consumers=len(kept.deleted)))
-        for consumer in kept.lost:
+        for lost in kept.lost:
             logger.warning(
                 "a third party deleted a consumer, its unsettled deliveries are lost: %s",
-                fields(
-                    group=self._keys.name, consumer=consumer, to_requeue=f"reaper groups requeue {self._keys.word} ID"
-                ),
+                fields(group=self._keys.name, consumer=lost, to_requeue=f"reaper groups requeue {self._keys.word} ID"),
             )
         return kept
