@@ -86,6 +86,23 @@ async def test_a_batch_is_complete_earlier(
     assert handler.batches == batches
 
 
+async def test_the_list_of_jobs_belongs_to_the_handler(server: RedisServer, client: Redis) -> None:
+    async def use_up(jobs: list[Job]) -> list[None]:
+        left = len(jobs)
+        while jobs:
+            jobs.pop()
+        return [None] * left
+
+    async def empty(jobs: list[Job]) -> None:
+        jobs.clear()
+
+    for handler in (use_up, empty):
+        await enqueue(client, 1, 2, 3)
+        async with running(batch_worker(server.url, handler, size=3, wait=LONG_S)) as worker:
+            await wait_for_settled(worker, 3)
+        assert worker.counts.acked == 3
+
+
 async def test_types_are_gathered_apart_and_other_jobs_do_not_wait(server: RedisServer, client: Redis) -> None:
     ran: list[object] = []
     worker = Worker(KEYS.stream, KEYS.group, redis_url=server.url, job_type_field="type")

@@ -61,7 +61,7 @@ class BatchCall(HandlerCall):
         forks = FORKS[0]
         answers: Sequence[object]
         try:
-            answers = await self._answers(list(jobs))
+            answers = await self._answers(jobs)
             end_child(forks)
         except BaseException as error:  # noqa: BLE001 - the end of the runner is raised again
             raise_end(error, forks, runner)
@@ -70,9 +70,9 @@ class BatchCall(HandlerCall):
             ACKED if answer is None else judge(job, answer, backoff) for job, answer in zip(jobs, answers, strict=True)
         ]
 
-    async def _answers(self, jobs: list[Job]) -> Sequence[object]:
+    async def _answers(self, jobs: Sequence[Job]) -> Sequence[object]:
         """Return the handler's answer for each job. Raises UnusableAnswerError, and the exceptions of the handler."""
-        answer = await outcome_of(await self._call(jobs))
+        answer = await outcome_of(await self._call(list(jobs)))  # the handler may change its list
         if answer is None or isinstance(answer, BaseException):
             return [answer] * len(jobs)
         if not isinstance(answer, list | tuple) or len(answer) != len(jobs):
