@@ -1,5 +1,6 @@
 """The command ``worker``."""
 
+import asyncio
 import gc
 import logging
 import os
@@ -77,7 +78,7 @@ def _work(worker: Worker) -> int:
     """Run the worker until its end, and return the exit code."""
     try:
         return run_in_loop(_run, worker)
-    except (SystemExit, KeyboardInterrupt):
+    except (SystemExit, KeyboardInterrupt, asyncio.CancelledError):
         logger.exception("a task of the program stopped the worker")
         return NEGATIVE_EXIT
 

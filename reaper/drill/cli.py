@@ -33,7 +33,7 @@ HELP = f"""Break an installation on purpose, and account for every job.
 
 Starts workers and reapers as processes, replays a trace of jobs, kills and pauses processes at the given times,
 and prints a ledger. The drill succeeds if every job is settled or dead-lettered, the dead letters are the poison
-jobs, and the write of a holder that was paused past its lease was rejected. Timeouts are short, so that a drill
+jobs, and the write of a holder that was paused past its lease was fenced. Timeouts are short, so that a drill
 ends while you watch. They are not for production.
 
 \b

@@ -67,7 +67,7 @@ class LostDeliveries:
         self._journal_at = await self._journal_position()
 
     async def scan_ends(self, scanners: Mapping[str, Scanner]) -> Declined | None:
-        """Clean up, and report deliveries whose consumer, or group, was deleted. Return why a report was rejected."""
+        """Clean up, and report deliveries whose consumer, or group, was deleted. Return why a report was declined."""
         stream = self._writer.keys.stream
         missing = {key: await self._look(key, one.gone_by_consumer()) for key, one in scanners.items()}
         kept, is_group_lost = await self._cleanup.tidy(self._retention), False

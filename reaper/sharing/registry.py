@@ -131,6 +131,6 @@ class Registry:
         """Log once that the task ``what`` failed in the namespace."""
         if self.troubles.failed(REGISTRATION, error, monotonic()):
             logger.warning(
-                "cannot reach Redis: %s" if is_outage(error) else "Redis rejects the replica: %s",
+                "cannot reach Redis: %s" if is_outage(error) else "Redis denies the replica: %s",
                 fields(doing=what, cause=in_words(error)),
             )

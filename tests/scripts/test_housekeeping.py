@@ -1,4 +1,4 @@
-"""maintain, report_lost, count_after, pause_group: their cleaning and their reports."""
+"""maintain, report_lost, count_after, move_due, pause_group: their cleaning and their reports."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from redis.exceptions import ResponseError
 
 from tests.scripts.scene import HOLDER, Scene, entry_id
 from workers.protocol.calls import GroupCalls
+from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
@@ -267,3 +268,13 @@ async def test_an_ended_registration_without_its_consumer_is_reported_once(scene
     ((event, job, data),) = (await scene.state())["{orders}:journal"]
     assert (event, job, data.keys() - told.keys()) == ("lost_consumer", "", {"until_ms"})
     assert {name: data[name] for name in told} == told
+
+
+async def test_a_field_of_the_quarantine_that_is_no_entry_id_holds_nothing_up(scene: Scene) -> None:
+    await scene.set_settings(policy="stream", visibility_ms=30_000)
+    await scene.client.hset(scene.keys.quarantine, "junk", "junk")
+    moves = GroupMoves(scene.keys, 1_000, Authority(HOLDER, 7))
+    moved = await moves.move_due(scene.client)
+    assert isinstance(moved, DueMoves)
+    assert moved.settled == 1
+    assert await scene.client.exists(scene.keys.quarantine) == 0

@@ -93,13 +93,18 @@ async def exit_in_task(_job: Job) -> None:
     await asyncio.create_task(leave())
 
 
+async def cancel_all_tasks(_job: Job) -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()
+
+
 EXITING: list[Callable[[Job], Coroutine[Any, Any, None]]] = [
     exit_by_itself,
     be_interrupted,
     exit_in_group,
 ]
 
-BY_NAME = {function.__name__: function for function in [*WAITING, *LEAVING, *EXITING, exit_in_task]}
+BY_NAME = {function.__name__: function for function in [*WAITING, *LEAVING, *EXITING, exit_in_task, cancel_all_tasks]}
 
 
 # ---- the handlers

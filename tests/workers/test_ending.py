@@ -140,16 +140,17 @@ async def test_a_callback_that_exits_is_told_as_well(server: RedisServer, client
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(("do", "error"), [("exit_in_task", "SystemExit: 0"), ("cancel_all_tasks", "CancelledError")])
 @pytest.mark.parametrize("loop", ["asyncio", in_matrix("uvloop")])
-async def test_a_task_that_exits_ends_the_worker_with_exit_code_1(
-    server: RedisServer, client: Redis, processes: Processes, loop_env: dict[str, str]
+async def test_a_task_that_exits_or_cancels_all_ends_the_worker_with_exit_code_1(
+    server: RedisServer, client: Redis, processes: Processes, loop_env: dict[str, str], do: str, error: str
 ) -> None:
     worker = await started(server, processes, "worker", **loop_env)
-    await add(client, {"do": "exit_in_task"})
+    await add(client, {"do": do})
 
     assert await worker.wait() == 1
     assert re.search("ERROR .* stopped the worker", worker.output)
-    assert "SystemExit: 0" in worker.output
+    assert error in worker.output
 
 
 async def test_in_a_program_of_ones_own_it_is_an_error_of_run(server: RedisServer, client: Redis) -> None:

@@ -73,7 +73,7 @@ class Adoption(WorkerPart):
         self._sweeps = [*(Sweep(source, self._consumer) for source in sources), *others]
 
     def put_off(self, pause_s: float) -> None:
-        """Pause, because Redis rejected a call. Then scan again."""
+        """Pause, because Redis denied a call. Then scan again."""
         self._not_before = monotonic() + pause_s
         self.take_stock()
 

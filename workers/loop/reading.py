@@ -103,7 +103,7 @@ class Reader(WorkerPart):
                 with anyio.CancelScope(shield=True) as self._under_way:
                     async with self._turn:
                         was_read = await self._fill_slots(min(self._slots.free, self._most))
-                if was_read:  # a successful scan does not make up for a rejected read
+                if was_read:  # a successful scan does not make up for a denied read
                     failures = 0
             except (RedisError, OSError, UnexpectedReplyError) as error:
                 failures += 1

@@ -38,7 +38,7 @@ _PLACES = {
 
 
 def integrity(findings: Findings) -> Markup:
-    """Return second starts, duplicates, unsettled jobs and rejected writes."""
+    """Return second starts, duplicates, unsettled jobs and late writes."""
     tables = findings.tables
     causes = sorted({row["cause"] for row in tables["second_starts"]}, key=list(CAUSES).index)
     return section(

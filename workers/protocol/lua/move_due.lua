@@ -64,10 +64,10 @@ end
 
 -- Returns how many released jobs are not settled, how many of them are in doubt, and how many are settled. Forgets these.
 local function look_at_released()
-  local out, in_doubt, settled, values, delivered = 0, 0, 0, redis.call('HGETALL', quarantine), {}
+  local out, in_doubt, settled, values, delivered = 0, 0, 0, redis.call('HGETALL', quarantine), { [''] = false }
   for i = 1, #values, 2 do
     local id, released = values[i], read_released(values[i + 1]) or { key = stream }
-    local key = released.key
+    local key = string.find(id, '^%d+%-%d+$') and released.key or '' -- a foreign field
     if delivered[key] == nil then
       delivered[key] = group_position(key, group) or false
     end
