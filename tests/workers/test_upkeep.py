@@ -195,6 +195,19 @@ async def test_whoever_may_keeps_house(scene: Scene, holder: str, caplog: pytest
     assert caplog.messages == ["deleted silent consumers: group=orders/billing consumers=1"]
 
 
+async def test_a_destroyed_group_is_noticed_also_where_another_caller_found_it_first(scene: Scene) -> None:
+    await give_to(scene, HOLDER)
+    one, another = (GroupCleanup(scene.client, moves_of(scene, HOLDER)) for _ in range(2))
+    await one.tidy(None)
+    await another.tidy(None)
+    await scene.client.xgroup_delconsumer("orders", "billing", "marked-by-reaper")  # a group made anew lacks it
+    await another.tidy(None)
+    await one.tidy(None)
+    assert (one.is_remade, another.is_remade) == (True, True)
+    await one.tidy(None)
+    assert not one.is_remade
+
+
 @pytest.mark.parametrize("holder", ["alice.0@10000", ""], ids=["an earlier holder", "embedded workers"])
 async def test_nobody_else_may(scene: Scene, holder: str) -> None:
     """The holder in term 7 looks after the group."""
