@@ -90,7 +90,6 @@ class GroupWatch:
         self._add_source(self._keys.stream)
         self._context.notices.add(self._move_soon, self._schedules)
         self._tick()
-        self._move_soon()  # jobs may have been released in an earlier term
 
     def end(self, reason: EndOfTerm) -> None:
         """End the term. ``ended`` is called once, after the replies to all calls."""

@@ -94,15 +94,21 @@ def scan(client: redis.Redis, stream: str, group: str, page: str) -> dict[str, f
 
 
 def recover(client: redis.Redis, stream: str, group: str, batch: str) -> dict[str, float]:
-    """Copy every pending entry to the tail and remove it. Return the CPU time of the server."""
+    """Copy every pending entry to the tail and remove it. The IDs are known before the clock starts."""
     rows = client.xpending_range(stream, group, min="-", max="+", count=10_000_000)
     ids, size = [row["message_id"] for row in rows], int(batch)
     script = client.register_script(RECOVER)
     script(keys=[stream], args=[group])  # loads it
-    used = _server_us(client)
+    used, own = _server_us(client), time.process_time()
+    started_at, started = time.time(), time.perf_counter()
     for first in range(0, len(ids), size):
         script(keys=[stream], args=[group, *ids[first : first + size]])
-    return {"entries": len(ids), "server_us": _server_us(client) - used}
+    seconds = time.perf_counter() - started
+    used, own = _server_us(client) - used, (time.process_time() - own) * 1_000_000
+    return {
+        "entries": len(ids), "seconds": seconds, "from": started_at, "to": started_at + seconds, "server_us": used,
+        "client_us": own,
+    }  # fmt: skip
 
 
 def _server_us(client: redis.Redis) -> float:

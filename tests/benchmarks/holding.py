@@ -1,12 +1,14 @@
 """The holder of a group's lease and the begin of its term, from the lease, heartbeats and the journal."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
 from reaper.replicas import GroupReport, Replica
+from tests.benchmarks.streams import server_ms
 from tests.support.processes import Running
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName
@@ -15,6 +17,7 @@ from workers.protocol.messages import entry_ms, pair_up, text
 
 NAMESPACE = namespace_keys("reaper")
 TIMEOUT_S = 60.0
+HELD_MS = 60_000
 _PROCESS_ID = re.compile(r"-(\d+)-\w+\.\w+@\d+$")
 
 
@@ -31,6 +34,17 @@ class Begun:
 async def open_journal(client: Redis, keys: GroupKeys) -> bytes:
     """Write an event, because a lease is journalled only if there is a journal. Return its entry."""
     return text(await client.xadd(keys.journal, {"event": "benchmark", "group": keys.group})).encode()
+
+
+@asynccontextmanager
+async def held_lease(client: Redis, keys: GroupKeys) -> AsyncIterator[bytes]:
+    """Keep the lease, so that replicas wait for it meanwhile. Yield the journal's last entry."""
+    assert await client.set(keys.lease, f"benchmark.0@{HELD_MS}", px=HELD_MS, nx=True)
+    yield await open_journal(client, keys)
+    # The beat is as fresh as after a hand-over. Otherwise recovery would wait for a visibility timeout.
+    await client.hset(keys.settings, mapping={"unbroken": 1, "beat": await server_ms(client)})
+    assert await client.delete(keys.lease), "the lease was held for too long"
+    await client.publish(keys.lease, "")
 
 
 async def terms_begun(client: Redis, keys: GroupKeys, after: bytes = b"") -> list[Begun]:

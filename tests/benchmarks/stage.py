@@ -82,6 +82,10 @@ class Stage:
         """Start a process that only computes."""
         return self._processes.python("-c", "while True: pass", name="busy")
 
+    def bystander(self) -> Running:
+        """Start `tests.benchmarks.bystander` on this server."""
+        return self._processes.python("-m", "tests.benchmarks.bystander", str(self.server.port), name="bystander")
+
 
 async def result_of(running: Running) -> Any:
     """Wait for the end of ``running`` and return what its last line of output says, as JSON."""
