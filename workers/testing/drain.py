@@ -15,7 +15,6 @@ from unittest.mock import patch
 import anyio
 from redis.asyncio import Redis
 
-from workers.loop import reading
 from workers.loop.in_flight import RUNNING, Delivery
 from workers.loop.reporting import Counts
 from workers.new_jobs import Fields, NewJob
@@ -39,7 +38,6 @@ from workers.worker import Worker
 
 PATIENCE_S = 10.0
 _POLL_S = 0.01
-_BLOCK_MS = 50  # a worker that stops waits for its read
 
 
 class NotDrainedError(AssertionError):
@@ -107,7 +105,7 @@ async def run_until_drained_async(
     async with commands_client(redis_url) as client:
         async with Producer(chosen.stream, redis_url) as producer:
             await producer.enqueue_many(jobs)
-        with patch.object(worker, "_settings", chosen), patch.object(reading, "BLOCK_MS", _BLOCK_MS):
+        with patch.object(worker, "_settings", chosen):
             running = asyncio.create_task(worker.run())
             try:
                 await _wait_until_drained(client, chosen.keys, worker, running, patience)
