@@ -106,7 +106,9 @@ async def test_what_is_held_back_starts_again_only_when_it_is_let(tmp_path: Path
         supervisor.kill(reaper)
         supervisor.kill(worker)
         await _up(supervisor, "w1-2")
-        assert [run.name for run in supervisor.alive(*Role)] == ["w1-2"]
+        await wait_until(
+            lambda: [run.name for run in supervisor.alive(*Role)] == ["w1-2"], "the killed reaper has ended"
+        )
         supervisor.let_start(Role.REAPER)
         await _up(supervisor, "r1-2")
         await supervisor.stop(*Role)

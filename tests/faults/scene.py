@@ -189,7 +189,7 @@ QUICK: dict[str, Any] = {
     "tick_interval": 0.05,
     "full_scan_interval": 0.5,
     "registration_interval": 0.5,
-    "heartbeat_interval": 0.05,
+    "heartbeat_interval": 0.2,
 }
 """Replicas do in a second what they do every few seconds otherwise. No lease and no delivery runs out by itself, so a
 busy machine ends no term, and takes no delivery from a worker that lives."""

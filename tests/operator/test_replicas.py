@@ -57,9 +57,9 @@ async def test_the_replicas_are_listed_without_their_groups(scene: Scene, reaper
 
 async def test_a_drained_replica_hands_its_groups_over(server: RedisServer, client: Redis, reaper: Command) -> None:
     await create_group(client)
-    async with running_reaper(server.url, name="alice") as alice:
+    async with running_reaper(server.url, name="alice", heartbeat_interval=1) as alice:
         assert await holds(alice) == 1
-        async with running_reaper(server.url, name="bob") as bob:
+        async with running_reaper(server.url, name="bob", heartbeat_interval=1) as bob:
 
             async def both_are_seen() -> bool:
                 shown = (await reaper("status", "-o", "json")).data["replicas"]
