@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.cast import Replica
+from tests.simulation.actors.replica import Replica
 from tests.simulation.places import KEYS
 from tests.simulation.story import EMBEDDED, IN_PLACE, REAPER, Setting, Step
 from tests.simulation.unserved import NEEDED

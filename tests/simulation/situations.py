@@ -16,7 +16,7 @@ from tests.simulation.story import EMBEDDED, IN_PLACE
 from tests.simulation.tenancy import FREED, KEPT, OFFER, OFFERED, TAKEN
 
 if TYPE_CHECKING:
-    from tests.simulation.cast import Replica
+    from tests.simulation.actors.replica import Replica
     from tests.simulation.world import World
 
 # ---- circumstances

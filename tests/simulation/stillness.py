@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.settings import LEASES
-from tests.simulation.cast import SCANS_PART
+from tests.simulation.actors.replica import SCANS_PART
 from tests.simulation.places import GROUP, KEYS, NAMESPACE
 from tests.simulation.server.streams import Stream
 from tests.simulation.server.words import id_text

@@ -10,7 +10,7 @@ import pytest
 
 from reaper.drill.promises import Execution
 from tests.simulation import stillness as stillness_module
-from tests.simulation.cast import OurWorker
+from tests.simulation.actors.our_worker import OurWorker
 from tests.simulation.conftest import Make
 from tests.simulation.places import GROUP, KEYS, URL
 from tests.simulation.plays import Act

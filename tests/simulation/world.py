@@ -17,7 +17,11 @@ from typing import Any
 import hiredis
 
 from reaper.drill.promises import Execution
-from tests.simulation.cast import Actor, Operators, Producers, Replica, make_actors
+from tests.simulation.actors.actor import Actor
+from tests.simulation.actors.cast import make_actors
+from tests.simulation.actors.operators import Operators
+from tests.simulation.actors.producers import Producers
+from tests.simulation.actors.replica import Replica
 from tests.simulation.drops import Drops
 from tests.simulation.entropy import number_tasks
 from tests.simulation.faults import FAULTS, OF_NETWORK
