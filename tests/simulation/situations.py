@@ -26,7 +26,7 @@ def lately(*kinds: str, part: float = 1.0) -> While:
     """A fault of one of these kinds began at most ``part`` of a visibility timeout ago."""
 
     def is_so(world: "World", _: Moment) -> bool:
-        since = max((world.befell.get(kind, -inf) for kind in kinds), default=-inf)
+        since = max((world.course.befell.get(kind, -inf) for kind in kinds), default=-inf)
         return world.loop.now - since <= part * world.story.setting.visibility_s
 
     return is_so

@@ -138,7 +138,7 @@ class OurWorker(Actor):
                 continue  # an earlier holder has completed it, and the first completion wins
             if one.id in self.world.ledger.dropped or one.id in self.world.ledger.lost:
                 continue  # a third party deleted it or its payload
-            if one.proven <= self.world.unheld_since(worker.consumer, key, entry_id):
+            if one.proven <= self.world.losses.unheld_since(worker.consumer, key, entry_id):
                 continue  # the server has lost this delivery
             if sentence := self._early(one.proven):
                 yield f"I2: job {one.id} was taken from {process.name}, {sentence}"
@@ -157,7 +157,7 @@ class OurWorker(Actor):
         unnoticed_s = UNNOTICED_PART * max(lives_by_s, world.longest_visibility_since(proven))
         if served_s >= lives_by_s - unnoticed_s and seems_s >= lives_by_s:
             return ""
-        if world.has_lost_what_was_written(proven) and silent_s >= lives_by_s / 2:
+        if world.losses.include(proven) and silent_s >= lives_by_s / 2:
             return ""  # the server knows an older heartbeat
         return (
             f"which was silent for {silent_s:.3f} s, could be served for {served_s:.3f} s of these, and may be silent "

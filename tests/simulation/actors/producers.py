@@ -48,6 +48,6 @@ class Producers(Actor):
                     break  # unknown, and a second entry would be another job
                 await asyncio.sleep(AGAIN_S)
             else:
-                self.world.was_accepted(job_id, list(payload.items()), asked_at)
+                self.world.losses.was_accepted(job_id, list(payload.items()), asked_at)
                 break
         self.left -= 1
