@@ -1,4 +1,4 @@
-"""What the holder of the lease does, or embedded workers: they recover, and move due jobs."""
+"""The moves of the holder of the lease, or of embedded workers, which recover and move due jobs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a worker does: it reads, runs, settles and extends. Its requests and their replies may be lost."""
+"""The moves of a worker, which reads, runs, settles and extends. Requests and replies may be lost."""
 
 from hiredis import HiredisError
 

@@ -1,4 +1,4 @@
-"""The writes that a server has lost, and what nobody can know or keep because of that."""
+"""The writes that a server has lost, and the promises that no process can keep because of that."""
 
 from collections.abc import Iterator
 from math import inf
@@ -18,7 +18,7 @@ Holders = dict[tuple[str, int], bytes]
 
 
 class Losses:
-    """What the server of a world has lost."""
+    """The losses of the server of a world."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -43,7 +43,7 @@ class Losses:
         }
 
     def note(self, lost_ms: int, held: Holders) -> None:
-        """Note that the server has lost what was written so lately. ``held`` is what it held before."""
+        """Note that the server has lost its latest writes. ``held`` has the holders before."""
         now = self._world.loop.now
         self._written.append((now - lost_ms / 1000, now))
         self.note_lost_jobs()

@@ -75,7 +75,7 @@ def load(world: "World", step: Step) -> None:
 def step_clock(world: "World", step: Step) -> None:
     """Set the clock."""
     world.command("PING")
-    world.server.keys.all_keys()  # Redis deletes expired keys although nobody asks for them: a step back revives none
+    world.server.keys.all_keys()  # Redis deletes expired keys that no client asks for, so a step back revives none
     world.clock.step(float(step.value))
 
 

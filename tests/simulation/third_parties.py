@@ -1,4 +1,4 @@
-"""What third parties delete."""
+"""Deletions by third parties."""
 
 from typing import TYPE_CHECKING
 
