@@ -62,9 +62,9 @@ class LostDeliveries:
         self._deleted: Container[bytes] = ()
         """Consumers that the latest cleanup found deleted. The scan before it may have seen their entries."""
 
-    async def scan_begins(self) -> None:
-        """Note what the journal has before a full scan."""
-        self._journal_at = await self._journal_position()
+    def scan_begins(self, journal_at: bytes) -> None:
+        """Note the last entry of the journal before a full scan."""
+        self._journal_at = journal_at
 
     async def scan_ends(self, scanners: Mapping[str, Scanner]) -> Declined | None:
         """Clean up, and report deliveries whose consumer, or group, was deleted. Return why a report was declined."""
@@ -81,15 +81,6 @@ class LostDeliveries:
             scanners[source].forget_gone()
         self._journal_before = self._journal_at
         return await self._report(scanners)
-
-    async def _journal_position(self) -> bytes:
-        """Return the ID of the journal's last entry."""
-        try:
-            newest: Any = await self._writer.reads.xrevrange(self._writer.keys.journal, "+", "-", 1)
-        except ResponseError as error:
-            _raise_if_away(error)
-            return BEGINNING
-        return bytes(newest[0][0]) if newest else BEGINNING
 
     async def _look(self, source: str, gone: Mapping[bytes, Sequence[bytes]]) -> list[Missing]:
         """Return the entries that are ``gone`` from ``source``, by the consumer that had them.
