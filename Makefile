@@ -77,7 +77,7 @@ site-version: $(DOCS)  ## commit the site as VERSION, and as the latest one, to 
 bench: $(DEV)  ## measure; writes docs/internals/benchmarks.md
 	@$(BIN)/python -m tests.benchmarks
 
-soak: $(DEV)  ## play 40,600 simulated stories; kill the ingester 20 times; then chaos for SOAK_MINUTES or until one fails
+soak: $(DEV)  ## play 40,600 simulated stories; kill the ingester 20 times; disturb replicas that share groups; then chaos for SOAK_MINUTES or until one fails
 	@play="$(BIN)/python -m tests.simulation --processes $$(nproc 2>/dev/null || echo 2)"; \
 	for first in $(SOAK_SEED) $$((10000000 + $(SOAK_SEED))); do \
 	  $$play $$first --count $(SOAK_STORIES) || exit 1; \
@@ -87,6 +87,7 @@ soak: $(DEV)  ## play 40,600 simulated stories; kill the ingester 20 times; then
 	done
 	@$(BIN)/python -m tests.explorer --first $(SOAK_SEED) --count $(SOAK_PLAYS)
 	@STREAM_REAPER_KILL_ROUNDS=20 $(BIN)/python -m pytest -q --matrix -k valkey tests/pipeline/test_kill.py
+	@STREAM_REAPER_SHARING_SEEDS=20 $(BIN)/python -m pytest -q -s --matrix -k valkey tests/soak/test_sharing.py
 	@mkdir -p soak; end=$$(( $$(date +%s) + $(SOAK_MINUTES) * 60 )); seed=$(SOAK_SEED); \
 	while [ "$$(date +%s)" -lt "$$end" ]; do \
 	  for mode in reaper embedded; do \
@@ -118,12 +119,12 @@ test-lowest:  ## run the tests with the lowest version of each dependency that p
 	@$(LOWEST)/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 sbom:  ## list what the container image installs, as CycloneDX, in dist/stream-reaper.cdx.json
-	@[ -x $(IMAGE)/bin/python ] || $(MAKE) --no-print-directory VENV=$(IMAGE) $(IMAGE)/bin/python
-	@$(IMAGE)/bin/python -m pip --quiet --disable-pip-version-check install -c deploy/container/constraints.txt '.[telemetry,web]'
 	@[ -x $(SBOM)/bin/python ] || $(MAKE) --no-print-directory VENV=$(SBOM) $(SBOM)/bin/python
 	@$(SBOM)/bin/python -m pip --quiet --disable-pip-version-check install 'cyclonedx-bom>=7,<8'
+	@$(SBOM)/bin/python -m venv --clear --without-pip $(IMAGE)
+	@$(SBOM)/bin/python -m pip --python $(IMAGE) --quiet --disable-pip-version-check install -c deploy/container/constraints.txt '.[telemetry,web]'
 	@mkdir -p dist
-	@$(SBOM)/bin/cyclonedx-py environment --output-reproducible --output-file dist/stream-reaper.cdx.json $(IMAGE)/bin/python
+	@$(SBOM)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file dist/stream-reaper.cdx.json $(IMAGE)/bin/python
 	@echo "dist/stream-reaper.cdx.json"
 
 mutants: $(MUTMUT)  ## break one thing after the other, and see which test finds it; writes docs/internals/mutants.md (hours)

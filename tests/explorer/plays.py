@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from tests.explorer import recovering, working
 from tests.explorer.board import Board
 from tests.explorer.player import Heartbeat, Kind, Player
 from tests.explorer.world import BrokenError, Setting, World
@@ -88,20 +89,20 @@ def _act(world: World, player: Player, number: int) -> None:
         world.pass_time()
     elif number == RECOVER:
         if world.setting.recovery == "reaper":
-            world.recover()
+            recovering.recover(world)
         else:
-            world.walk(player, world.random.choice((0, 1, 2, 3)))
+            recovering.walk(world, player, world.random.choice((0, 1, 2, 3)))
     else:
         does = {
-            READ: world.read, START: world.start, FINISH: world.finish, SETTLE: world.settle,
-            EXTEND: world.extend, STOCK: world.take_stock,
+            READ: working.read, START: working.start, FINISH: working.finish, SETTLE: working.settle,
+            EXTEND: working.extend, STOCK: working.take_stock,
         }  # fmt: skip
-        does[number](player)
+        does[number](world, player)
 
 
 def _others_act(world: World, player: Player, drawn: float) -> None:
     if drawn < 0.93:
-        world.move_due()
+        recovering.move_due(world)
     elif drawn < 0.95:
         world.make_due()
     elif drawn < 0.965:
@@ -109,7 +110,7 @@ def _others_act(world: World, player: Player, drawn: float) -> None:
             _arrive_late(world)
     elif drawn < 0.975:
         if world.setting.recovery == "reaper":
-            world.change_holder()
+            recovering.change_holder(world)
     elif world.setting.strangers and drawn < 0.99:
         world.delete_consumer(player)
     elif world.setting.failovers:
@@ -131,15 +132,15 @@ def rest(world: World) -> None:
         world.carry_out(call)
     world.late.clear()
     for player in world.players:
-        world.take_stock(player)
+        working.take_stock(world, player)
     for _ in range(MOST_ROUNDS):
         for player in world.players:
             player.frozen = 0
         world.make_due()
         world.pass_time()
         if world.setting.recovery == "reaper":
-            world.recover()
-        world.move_due()
+            recovering.recover(world)
+        recovering.move_due(world)
         for player in list(world.players):
             _work(world, player)
         if _is_at_rest(world):
@@ -149,16 +150,16 @@ def rest(world: World) -> None:
 
 def _work(world: World, player: Player) -> None:
     if world.setting.recovery == "embedded":
-        world.walk(player, 3, faults=False)
-    world.read(player, faults=False)
+        recovering.walk(world, player, 3, faults=False)
+    working.read(world, player, faults=False)
     for _ in range(6):
-        world.start(player)
+        working.start(world, player)
         if player.fuse is not None:
             world.crash(player, "poison")
             return
-        world.finish(player)
-        world.settle(player, faults=False)
-    world.extend(player, faults=False)
+        working.finish(world, player)
+        working.settle(world, player, faults=False)
+    working.extend(world, player, faults=False)
 
 
 def _is_at_rest(world: World) -> bool:

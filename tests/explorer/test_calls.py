@@ -91,13 +91,13 @@ async def test_an_embedded_worker_recovers_by_the_page(group_moves: GroupMoves, 
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     board.age()
     walker = replace(group_moves, authority=NO_LEASE)
-    page = await walker.recover_page(client, STREAM, consumer=B, page="-", most=2, room=1)
+    page = await walker.recover_page(client, STREAM, [], consumer=B, page="-", most=2, room=1)
     assert isinstance(page, Recovery)
     assert (page.next_page, [row.entry_id for row in page.rows]) == ("(" + ids[0].decode(), ids[:1])
     assert [row.outcome for row in page.rows] == [Recovered.CLAIMED]
     [((entry_id, flat), times)] = page.claimed
     assert (entry_id, flat, times) == (ids[0], [b"n", b"0"], 2)
-    page = await walker.recover_page(client, STREAM, consumer=B, page=page.next_page, most=1, room=0)
+    page = await walker.recover_page(client, STREAM, [], consumer=B, page=page.next_page, most=1, room=0)
     assert isinstance(page, Recovery)
     assert (page.next_page, page.claimed) == ("(" + ids[1].decode(), [])
     assert [(row.entry_id, row.outcome) for row in page.rows] == [(ids[1], Recovered.REDELIVERED)]

@@ -50,6 +50,15 @@ def test_nothing_to_do_is_drained(server: RedisServer) -> None:
     assert (drained.counts, drained.dead_letters) == (Counts(), [])
 
 
+def test_the_read_that_is_blocked_at_the_end_is_not_waited_for(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 600_000)
+    worker = make_worker(handle, visibility_timeout=3600)
+    run_until_drained(worker, [{"do": "nothing"}], redis_url=server.url)
+    assert "reading" not in caplog.text, "no read has waited until its timeout"
+
+
 def test_jobs_are_run_retried_and_given_up_until_nothing_is_left(server: RedisServer) -> None:
     jobs: list[NewJob | dict[str, str]] = [
         {"do": "nothing"},

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.simulation.drawn_commands import FAULTS, Step, run, weighted
 from tests.simulation.server.streams import Stream
 from tests.simulation.server.words import id_text
-from tests.simulation.twins import Twins, Word
+from tests.simulation.twins import Twins
+from tests.simulation.wire import Word
 from workers.protocol.keys import group_keys, namespace_keys, stream_keys
 from workers.protocol.scripts import load_script
 

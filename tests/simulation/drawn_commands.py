@@ -7,7 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.simulation.server import ModelServer
-from tests.simulation.twins import CLIENTS, LISTENER, START_US, Twins, Word
+from tests.simulation.twin_sides import CLIENTS, LISTENER, START_US
+from tests.simulation.twins import Twins
+from tests.simulation.wire import Word
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Words = tuple[Word, ...]

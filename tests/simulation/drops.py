@@ -10,7 +10,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from reaper.drill.promises import Execution
-from tests.simulation.cast import FULL_SCANS_PART, Actor
+from tests.simulation.actors.actor import Actor
+from tests.simulation.actors.replica import FULL_SCANS_PART
 from tests.simulation.places import GROUP, KEYS
 from tests.simulation.plays import Dropped
 from tests.simulation.server.streams import Group, Stream

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.cast import Replica
-from tests.simulation.places import KEYS
+from tests.simulation import server_faults, third_parties
+from tests.simulation.actors.replica import Replica
 from tests.simulation.story import EMBEDDED, IN_PLACE, REAPER, Setting, Step
 from tests.simulation.unserved import NEEDED
 
@@ -107,14 +107,14 @@ def _part(world: "World", step: Step) -> None:
     weather = world.network.weather(step.who)
     weather.held_requests = step.value in ("requests", "both")
     weather.held_replies = step.value in ("replies", "both")
-    world.lose_sight_of(step.who, step.seconds)
+    world.blame.lose_sight_of(step.who, step.seconds)
     world.later(step.seconds, lambda: world.network.release(step.who))
 
 
 def _lose(world: "World", step: Step) -> None:
     weather = world.network.weather(step.who)
     weather.losing_requests, weather.losing_replies = (0.2, 0.0) if step.value == "requests" else (0.0, 0.2)
-    world.lose_sight_of(step.who, step.seconds)
+    world.blame.lose_sight_of(step.who, step.seconds)
 
     def end() -> None:
         weather.losing_requests = weather.losing_replies = 0.0
@@ -132,77 +132,16 @@ def _slow(world: "World", step: Step) -> None:
     world.later(step.seconds, end)
 
 
-# ---- the server
-
-
-def _freeze(world: "World", step: Step) -> None:
-    world.freeze_server(step.seconds)
-
-
-def _restart(world: "World", step: Step) -> None:
-    world.restart_server(step.seconds)
-
-
-def _step_clock(world: "World", step: Step) -> None:
-    world.command("PING")
-    world.server.keys.all_keys()  # Redis deletes expired keys although nobody asks for them: a step back revives none
-    world.clock.step(float(step.value))
-
-
-def _fill(world: "World", step: Step) -> None:
-    world.reject_writes(step.seconds)
-
-
-def _restart_with_loss(world: "World", step: Step) -> None:
-    world.restart_server(step.seconds, lose_last_ms=step.value)
-
-
-def _fail_over(world: "World", step: Step) -> None:
-    world.fail_over(step.seconds, lag_ms=step.value)
-
-
-def _delete(world: "World", step: Step) -> None:
-    world.delete_an_entry(step.value)
-
-
-def _destroy(world: "World", step: Step) -> None:
-    world.drop_group(KEYS.stream if step.value == "stream" else KEYS.retry)
-
-
-def _drop_consumer(world: "World", step: Step) -> None:
-    world.drop_consumer(step.value)
-
-
-def _limit_clients(world: "World", step: Step) -> None:
-    world.limit_clients(step.seconds, step.value)
-
-
-def _load(world: "World", step: Step) -> None:
-    world.load_data(step.seconds)
-
-
 def _refuse(world: "World", step: Step) -> None:
     weather = world.network.weather(step.who)
     weather.refused = True
     world.network.reset(step.who)
-    world.lose_sight_of(step.who, step.seconds)
+    world.blame.lose_sight_of(step.who, step.seconds)
 
     def end() -> None:
         weather.refused = False
 
     world.later(step.seconds, end)
-
-
-def _flush(world: "World", step: Step) -> None:  # noqa: ARG001
-    world.flush()
-
-
-def _delete_settings(world: "World", step: Step) -> None:  # noqa: ARG001
-    world.delete_settings()
-
-
-def _deny(world: "World", step: Step) -> None:
-    world.deny(step.value, step.seconds)
 
 
 OF_NETWORK = frozenset({"cut", "part", "lose", "slow", "refuse"})
@@ -219,10 +158,6 @@ def _any_denied(random: Random, setting: Setting) -> str:  # noqa: ARG001
     return random.choice(DENIED)
 
 
-def _flush_scripts(world: "World", step: Step) -> None:  # noqa: ARG001
-    world.server.script_flush()
-
-
 # ---- operators
 
 
@@ -231,21 +166,21 @@ def _reconfigure(world: "World", step: Step) -> None:
 
 
 def _brake(world: "World", step: Step) -> None:
-    world.operate(f"pause for {step.seconds:g} s", lambda: world.operators.brake(step.seconds))
+    world.operators.let(f"pause for {step.seconds:g} s", lambda: world.operators.brake(step.seconds))
 
 
 def _drain(world: "World", step: Step) -> None:
     replica = world.actors[step.who]
     assert isinstance(replica, Replica)
-    world.operate(f"drain {step.who}", lambda: world.operators.drain(replica.replica_id, step.seconds))
+    world.operators.let(f"drain {step.who}", lambda: world.operators.drain(replica.replica_id, step.seconds))
 
 
 def _redrive(world: "World", step: Step) -> None:  # noqa: ARG001
-    world.operate("redrive", world.operators.redrive_all)
+    world.operators.let("redrive", world.operators.redrive_all)
 
 
 def _forget(world: "World", step: Step) -> None:  # noqa: ARG001
-    world.operate("forget the group", world.operators.forget)
+    world.operators.let("forget the group", world.operators.forget)
 
 
 def _other_visibility(random: Random, setting: Setting) -> dict[str, Any]:
@@ -306,20 +241,20 @@ FAULTS = {
             (0.1, 3),
             lambda random, _: random.choice((0.2, 1.0, 2.0)),
         ),
-        Fault("freeze", "The server stands still for {seconds}.", _freeze, None, (0.02, 3)),
-        Fault("restart", "The server restarts; it is away for {seconds}.", _restart, None, (0.01, 2)),
+        Fault("freeze", "The server stands still for {seconds}.", server_faults.freeze, None, (0.02, 3)),
+        Fault("restart", "The server restarts; it is away for {seconds}.", server_faults.restart, None, (0.01, 2)),
         Fault(
             "clock",
             "The server's clock is set by {value:+g} s.",
-            _step_clock,
+            server_faults.step_clock,
             None,
             value=lambda random, _: random.choice((-3600.0, -90.0, -6.0, -1.0, 1.0, 6.0, 90.0, 3600.0)),
         ),
-        Fault("memory", "The server's memory is full for {seconds}.", _fill, None, (0.02, 2)),
+        Fault("memory", "The server's memory is full for {seconds}.", server_faults.fill, None, (0.02, 2)),
         Fault(
             "loss",
             "The server restarts; it is away for {seconds}, and has lost what was written in the last {value} ms.",
-            _restart_with_loss,
+            server_faults.restart,
             None,
             (0.01, 2),
             _any_lag,
@@ -327,7 +262,7 @@ FAULTS = {
         Fault(
             "failover",
             "The server ends; after {seconds} a replica takes its place that lagged by {value} ms.",
-            _fail_over,
+            server_faults.fail_over,
             None,
             (0.01, 0.5),
             _any_lag,
@@ -335,14 +270,19 @@ FAULTS = {
         Fault(
             "delete",
             "Somebody deletes an entry of the stream (at {value:.2f} of its length).",
-            _delete,
+            third_parties.delete_an_entry,
             None,
             value=lambda random, _: random.random(),
         ),
-        Fault("flush", "Somebody calls FLUSHALL.", _flush, None),
-        Fault("settings", "A third party deletes the group settings.", _delete_settings, None, modes=frozenset()),
-        Fault("deny", "Everybody is denied {value} for {seconds}.", _deny, None, (0.02, 2), _any_denied),
-        Fault("scripts", "The server forgets all scripts.", _flush_scripts, None),
+        Fault("flush", "Somebody calls FLUSHALL.", third_parties.flush, None),
+        Fault(
+            "settings",
+            "A third party deletes the group settings.",
+            third_parties.delete_settings,
+            modes=frozenset(),
+        ),
+        Fault("deny", "Everybody is denied {value} for {seconds}.", server_faults.deny, None, (0.02, 2), _any_denied),
+        Fault("scripts", "The server forgets all scripts.", server_faults.flush_scripts, None),
         Fault("visibility", "Reapers restart with {value}.", _reconfigure, value=_other_visibility, modes=_ONLY_REAPER),
         Fault("limit", "Reapers restart with {value}.", _reconfigure, value=_other_limit, modes=_ONLY_REAPER),
         Fault("policy", "Reapers restart with {value}.", _reconfigure, value=_other_policy, modes=_ONLY_REAPER),
@@ -359,25 +299,25 @@ FAULTS = {
         Fault(
             "destroy-group",
             "Somebody destroys the group of the {value}.",
-            _destroy,
+            third_parties.destroy_group,
             value=lambda random, _: random.choice(("stream", "stream", "retry stream")),
         ),
         Fault(
             "delete-consumer",
             "Somebody deletes a consumer of the group (at {value:.2f} of their list).",
-            _drop_consumer,
+            third_parties.delete_consumer,
             value=lambda random, _: random.random(),
         ),
         Fault("forget", "An operator has the group forgotten.", _forget),
         Fault(
             "clients",
             "The server takes no more than {value} clients on top of those it has, for {seconds}.",
-            _limit_clients,
+            server_faults.limit_clients,
             None,
             (0.05, 2),
             lambda random, _: random.choice((0, 0, 1, 2)),
         ),
-        Fault("load", "The server restarts, and reads its data for {seconds}.", _load, None, (0.05, 2)),
+        Fault("load", "The server restarts, and reads its data for {seconds}.", server_faults.load, None, (0.05, 2)),
         Fault("refuse", "{who} is refused each connection for {seconds}.", _refuse, _everybody, (0.05, 3)),
     )
 }  # fmt: skip

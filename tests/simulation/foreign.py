@@ -11,7 +11,8 @@ from redis.asyncio import Redis
 from reaper.drill.promises import Execution
 from reaper.replicas import GroupReport
 from reaper.settings import GroupSettings
-from tests.simulation.cast import Actor, Replica
+from tests.simulation.actors.actor import Actor
+from tests.simulation.actors.replica import Replica
 from tests.simulation.entropy import drawn_from
 from tests.simulation.loop import Process
 from tests.simulation.patience import patient

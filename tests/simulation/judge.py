@@ -71,9 +71,9 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
         visibility_ms=round(max(world.visibilities) * 1000),
         max_deliveries=max(world.limits),
         least_deliveries=min(world.limits),
-        counts_kept=world.counts_kept,
-        ends_kept=not world.has_lost_ends,
-        lost_deliveries=world.lost_deliveries,
+        counts_kept=world.losses.counts_kept,
+        ends_kept=not world.losses.of_ends,
+        lost_deliveries=world.losses.of_deliveries,
         finished=finished,
     )
 

@@ -16,7 +16,7 @@ from tests.simulation.story import EMBEDDED, IN_PLACE
 from tests.simulation.tenancy import FREED, KEPT, OFFER, OFFERED, TAKEN
 
 if TYPE_CHECKING:
-    from tests.simulation.cast import Replica
+    from tests.simulation.actors.replica import Replica
     from tests.simulation.world import World
 
 # ---- circumstances
@@ -26,7 +26,7 @@ def lately(*kinds: str, part: float = 1.0) -> While:
     """A fault of one of these kinds began at most ``part`` of a visibility timeout ago."""
 
     def is_so(world: "World", _: Moment) -> bool:
-        since = max((world.befell.get(kind, -inf) for kind in kinds), default=-inf)
+        since = max((world.course.befell.get(kind, -inf) for kind in kinds), default=-inf)
         return world.loop.now - since <= part * world.story.setting.visibility_s
 
     return is_so

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.settings import LEASES
-from tests.simulation.cast import SCANS_PART
+from tests.simulation.actors.replica import SCANS_PART
 from tests.simulation.places import GROUP, KEYS, NAMESPACE
 from tests.simulation.server.streams import Stream
 from tests.simulation.server.words import id_text
@@ -59,7 +59,7 @@ class Stillness:
         """The time for which the timeout before the last lowering still counted after the last fault."""
         now, at = self._world.loop.now, self._lowered_at
         served_s = now - at - self._world.unserved.seconds_since(at)  # a gap leaves of it what was left
-        return max(0.0, FORMER_S - max(0.0, served_s - (now - self._world.troubled_until)))
+        return max(0.0, FORMER_S - max(0.0, served_s - (now - self._world.course.troubled_until)))
 
     def _look_at_settings(self) -> None:
         settings = self._world.server.keys.values.get(KEYS.settings.encode())
@@ -91,7 +91,7 @@ class Stillness:
         now, since = self._world.loop.now, self._since
         self._since = {one: since.get(one, now) for one in self._pending()}
         for (key, number, _, _), began in self._since.items():
-            for_s = now - max(began, self._world.troubled_until)
+            for_s = now - max(began, self._world.course.troubled_until)
             if for_s > self.bound_s:
                 yield f"entry {text(id_text(number))} of {key}", for_s
 

@@ -19,7 +19,8 @@ from tests.simulation.drawn_calls import call_stories
 from tests.simulation.drawn_commands import Step, claim_stories, command_stories, undo
 from tests.simulation.server.commands import COMMANDS, CONTAINERS
 from tests.simulation.server.server import NOT_WHILE_LOADING
-from tests.simulation.twins import START_US, Twins
+from tests.simulation.twin_sides import START_US
+from tests.simulation.twins import Twins
 from tests.support.clock import ServerClock
 from tests.support.fixtures import server_clock
 from tests.support.servers import RedisServer

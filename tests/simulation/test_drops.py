@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.simulation.cast import OurWorker
+from tests.simulation.actors.our_worker import OurWorker
 from tests.simulation.conftest import Make
 from tests.simulation.drops import PROVEN_LATELY
 from tests.simulation.places import GROUP, KEYS

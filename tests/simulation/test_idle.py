@@ -13,7 +13,7 @@ from reaper.settings import HEARTBEAT, ReaperSettings
 from reaper.sharing.registry import REGISTER
 from reaper.sharing.tenure import Tenure
 from tests.simulation import plays
-from tests.simulation.cast import Replica as Actor
+from tests.simulation.actors.replica import Replica as Actor
 from tests.simulation.entropy import drawn_from
 from tests.simulation.places import GROUP, KEYS, STREAM, URL
 from tests.simulation.plays import FIELD, Act

@@ -9,8 +9,9 @@ from unittest import mock
 import pytest
 
 from reaper.drill.promises import Execution
+from tests.simulation import server_faults
 from tests.simulation import stillness as stillness_module
-from tests.simulation.cast import OurWorker
+from tests.simulation.actors.our_worker import OurWorker
 from tests.simulation.conftest import Make
 from tests.simulation.places import GROUP, KEYS, URL
 from tests.simulation.plays import Act
@@ -166,7 +167,7 @@ def test_a_live_worker_is_robbed_that_could_not_be_served_for_long_enough(
     async def pass_time() -> bool:
         await asyncio.sleep(5)
         proven = world.loop.now - 0.001
-        world.freeze_server(unserved * LIVES_S)
+        server_faults.freeze(world, Step(0.0, "freeze", seconds=unserved * LIVES_S))
         world.clock.step(ahead_s)
         await asyncio.sleep(silent * LIVES_S)
         worker = world.actors["worker-1"]
@@ -183,7 +184,7 @@ def test_a_lost_heartbeat_excuses_a_recovery_after_half_a_timeout(make: Make, si
 
     async def pass_time() -> bool:
         await asyncio.sleep(20)
-        world.restart_server(0.0, lose_last_ms=5_000)
+        server_faults.restart(world, Step(0.0, "loss", value=5_000))
         worker = world.actors["worker-1"]
         assert isinstance(worker, OurWorker)
         proven = world.loop.now - 1.0
@@ -251,11 +252,11 @@ def test_a_proof_that_the_server_has_lost_is_none(make: Make) -> None:
 
     async def pass_time() -> None:
         await asyncio.sleep(20)
-        world.restart_server(1.0, lose_last_ms=5_000)
+        server_faults.restart(world, Step(0.0, "loss", seconds=1.0, value=5_000))
         await asyncio.sleep(20)
-        world.fail_over(1.0, lag_ms=1_000)
+        server_faults.fail_over(world, Step(0.0, "failover", seconds=1.0, value=1_000))
         await asyncio.sleep(5)
 
     world.run(pass_time)
     times = (14.9, 15.1, 19.9, 20.1, 38.9, 39.1, 40.1)
-    assert [world.has_lost_what_was_written(at) for at in times] == [False, True, True, False, False, True, False]
+    assert [world.losses.include(at) for at in times] == [False, True, True, False, False, True, False]

@@ -12,6 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.history import read_state
+from reaper.drill.promises import Pairs
 from tests.faults.scene import (
     GROUP,
     KEYS,
@@ -60,6 +61,14 @@ async def owners(client: Redis) -> Counter[str]:
     """Return how many deliveries each consumer holds."""
     rows: Any = await client.xpending_range(STREAM, GROUP, "-", "+", 10_000)
     return Counter(text(row[1]) for row in rows)
+
+
+async def stall(client: Redis, number: int) -> dict[str, Pairs]:
+    """Create the group, and enqueue jobs that a consumer has read which is gone."""
+    await create_group(client)
+    enqueued = await enqueue(client, number)
+    await strand(client, number, overdue=True)
+    return enqueued
 
 
 # ---- one worker alone
@@ -135,9 +144,7 @@ async def test_claimed_deliveries_are_run_although_the_reply_was_lost(
         return page
 
     monkeypatch.setattr(GroupMoves, "recover_page", loses_a_reply)
-    await create_group(client)
-    enqueued = await enqueue(client, 3)
-    await strand(client, 3, overdue=True)
+    enqueued = await stall(client, 3)
     handler = Handler()
     async with running_worker(server.url, handler, concurrency=3):
         await nothing_left(client)
@@ -201,9 +208,7 @@ async def test_a_job_whose_consumers_all_die_is_run_as_often_as_with_a_reaper(
 
 @either_way
 async def test_jobs_that_a_crowd_of_workers_recovers_run_once(server: RedisServer, client: Redis, policy: str) -> None:
-    await create_group(client)
-    enqueued = await enqueue(client, 300)
-    await strand(client, 300, overdue=True)
+    enqueued = await stall(client, 300)
     handlers = [Handler() for _ in range(4)]
     async with anyio.create_task_group() as tasks:
         stop = anyio.Event()
@@ -240,9 +245,7 @@ async def test_of_a_mass_there_are_never_more_deliveries_than_slots_and_it_is_lo
 
     monkeypatch.setattr(Slots, "put", noted)
     caplog.set_level(logging.INFO)
-    await create_group(client)
-    enqueued = await enqueue(client, 1_000)
-    await strand(client, 1_000, overdue=True)
+    enqueued = await stall(client, 1_000)
     handler, began = Handler(), monotonic()
     async with running_worker(server.url, handler, concurrency=150) as worker:
         await nothing_left(client)
@@ -256,9 +259,7 @@ async def test_of_a_mass_there_are_never_more_deliveries_than_slots_and_it_is_lo
 
 
 async def test_a_worker_stopped_in_a_mass_keeps_and_counts_no_delivery(server: RedisServer, client: Redis) -> None:
-    await create_group(client)
-    enqueued = await enqueue(client, 400)
-    await strand(client, 400, overdue=True)
+    enqueued = await stall(client, 400)
     first = Handler()
 
     async def run_some(job: Job) -> None:
@@ -316,9 +317,7 @@ async def test_delayed_jobs_become_ready_without_a_reaper(server: RedisServer, c
 async def test_entries_deleted_while_they_were_pending_are_acknowledged_and_reported(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, policy: str
 ) -> None:
-    await create_group(client)
-    enqueued = list(await enqueue(client, 10))
-    await strand(client, 10, overdue=True)
+    enqueued = list(await stall(client, 10))
     await client.xdel(STREAM, *enqueued[:6])
     handler = Handler()
     async with running_worker(server.url, handler, redelivery=policy):
@@ -336,9 +335,7 @@ async def test_a_paused_group_is_recovered_once_it_is_resumed(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, policy: str
 ) -> None:
     caplog.set_level(logging.INFO)
-    await create_group(client)
-    await enqueue(client, 3)
-    await strand(client, 3, overdue=True)
+    await stall(client, 3)
     await client.hset(KEYS.settings, "paused", "1")
     handler = Handler()
     async with running_worker(server.url, handler, redelivery=policy):

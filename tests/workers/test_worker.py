@@ -1,5 +1,6 @@
 import logging
 import threading
+from collections import Counter
 from time import monotonic
 
 import anyio
@@ -245,6 +246,25 @@ async def test_policy_stream_holds_a_failed_job_where_a_second_group_would_see_i
     assert (worker.counts.read, worker.counts.held) == (1, 1)
     assert await pending_of(client) == [(job_id, worker.consumer, 1)]
     assert "Set redelivery = 'retry-stream'" in caplog.text
+
+
+async def test_a_lone_embedded_worker_recovers_what_it_could_not_settle(server: RedisServer, client: Redis) -> None:
+    await client.xgroup_create(KEYS.stream, "audit", "0", mkstream=True)
+    ids, runs = await enqueue(client, 1, 2), Counter[int]()
+
+    async def run(job: Job) -> None:
+        runs[number_of(job)] += 1
+        if runs[number_of(job)] == 1:
+            raise Retry  # it cannot be copied, because the other group would see the copy
+
+    worker = make_worker(server.url, run, recovery="embedded", visibility_timeout=0.5)
+    async with running(worker):
+        await wait_for_settled(worker, 4)
+
+    assert (worker.counts.held, worker.counts.acked, runs) == (2, 2, Counter({1: 2, 2: 2}))
+    assert await pending_of(client) == []
+    acked = [event for event in await read_events(client, KEYS) if event.event == "acked"]
+    assert sorted((event.data["entry"], event.data["delivery"]) for event in acked) == [(one, 2) for one in ids]
 
 
 async def test_a_retry_stream_that_appears_later_is_noticed(server: RedisServer, client: Redis) -> None:

@@ -92,7 +92,7 @@ class Autoclaim(WorkerPart):
     async def _recover(self, source: Source, cursor: str, found_some: bool, room: int) -> Recovery | Declined:
         most = room or PAGE if found_some else PAGE  # after a page with overdue entries, the next ones mostly are, too
         return await self._moves.recover_page(
-            self._commands, source.key, consumer=self._consumer, page=cursor, most=most, room=room
+            self._commands, source.key, source.kept, consumer=self._consumer, page=cursor, most=most, room=room
         )
 
     def _next_scan_at(self, began: float, soonest: float) -> float:

@@ -24,7 +24,7 @@ from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Delivery, Source
 from workers.loop.slots import Slots
 from workers.protocol.calls.declined import Declined
-from workers.protocol.calls.group_moves import Recovery
+from workers.protocol.calls.group_moves import Outcome, Recovery
 from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.log_fields import fields
@@ -128,9 +128,8 @@ class Reader(WorkerPart):
                 self._adoption.take_stock()  # it may have claimed deliveries
                 raise
             if isinstance(page, Recovery):
-                deliveries = self._adoption.deliveries(source, page.claimed, asked_at)
-                source.kept.difference_update(job.raw_entry_id for job in deliveries)
-                self._receive(deliveries)
+                source.kept.difference_update(row.entry_id for row in page.rows if row.outcome is not Outcome.HELD)
+                self._receive(self._adoption.deliveries(source, page.claimed, asked_at))
             return page
 
     async def _fill_slots(self, free: int) -> bool:

@@ -105,7 +105,7 @@ class Reporter:
         self.counts.held += 1
         logger.error(
             "cannot redeliver or dead-letter a failed job, its entry stays pending: %s",
-            fields(**self._delivery(job), failure=verdict.error or verdict.reason, cause=explained(why)),
+            fields(**self._delivery(job), failure=verdict.error or "none", cause=explained(why)),
         )
         self._call_back("held", job, why=why)
 

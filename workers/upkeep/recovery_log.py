@@ -52,5 +52,7 @@ class RecoveryLog:
         """Log that recovery waits after a gap in the heartbeats. Each gap is logged once."""
         until = monotonic() + wait.left_ms / 1000
         if until > self._waits_until + 1:
-            logger.warning("recovery waits for heartbeats: %s", fields(group=self._keys.name, **wait.facts()))
+            level = logging.WARNING if wait.gap_ms else logging.INFO  # a new group has had no heartbeat, and no fault
+            facts = fields(group=self._keys.name, wait_s=wait.left_ms / 1000, gap_s=wait.gap_ms / 1000 or None)
+            logger.log(level, "recovery waits for heartbeats: %s", facts)
         self._waits_until = until

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, cast
 
 from tests.simulation.server.commands import command
 from tests.simulation.server.core import Core
-from tests.simulation.server.replies import OK, Reply, ReplyError, Status, syntax_error
+from tests.simulation.server.lookup import unknown_subcommand
+from tests.simulation.server.replies import NO_REPLY, OK, Reply, ReplyError, Status, syntax_error
 from tests.simulation.server.words import integer
 
 if TYPE_CHECKING:
@@ -124,14 +125,6 @@ def client_setinfo(core: Core, words: list[bytes]) -> Reply:
     return OK
 
 
-def unknown_subcommand(core: Core, words: list[bytes]) -> ReplyError:
-    """Return what a container says of a subcommand that it does not have."""
-    name, sub = words[0].upper(), words[1]
-    if core.is_7:
-        return ReplyError(b"ERR unknown subcommand '%b'. Try %b HELP." % (sub, name))
-    return ReplyError(b"ERR Unknown subcommand or wrong number of arguments for '%b'. Try %b HELP." % (sub, name))
-
-
 @command("CLIENT LIST", -2, "control", in_scripts=False)
 def client_list(core: Core, words: list[bytes]) -> Reply:
     """CLIENT LIST"""
@@ -152,15 +145,15 @@ def publish(core: Core, words: list[bytes]) -> Reply:
 def subscribe(core: Core, words: list[bytes]) -> Reply:
     """SUBSCRIBE channel …: each is answered by a push of its own."""
     for channel in words[1:]:
-        _server(core).subscribe(_session(core), channel)
-    return _server(core).pushed
+        _server(core).channels.subscribe(_session(core), channel)
+    return NO_REPLY
 
 
 @command("UNSUBSCRIBE", -1, "control", in_scripts=False)
 def unsubscribe(core: Core, words: list[bytes]) -> Reply:
     """UNSUBSCRIBE [channel …]"""
-    _server(core).unsubscribe(_session(core), words[1:])
-    return _server(core).pushed
+    _server(core).channels.unsubscribe(_session(core), words[1:])
+    return NO_REPLY
 
 
 @command("ACL WHOAMI", 2, "control", in_scripts=False)

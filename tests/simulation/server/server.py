@@ -14,9 +14,11 @@ from tests.simulation.server import (  # each fills the table of commands
     stream_info,
 )
 from tests.simulation.server.blocking import Queue, Waiter
-from tests.simulation.server.commands import COMMANDS, CONTAINERS, Command, Kind
+from tests.simulation.server.channels import Channels
+from tests.simulation.server.commands import COMMANDS, Command, Kind
 from tests.simulation.server.core import Core, ServerClock
 from tests.simulation.server.history import History
+from tests.simulation.server.lookup import find, knows
 from tests.simulation.server.replies import NO_REPLY, OK, Reply, ReplyError, Status
 from tests.simulation.server.scripts import CallRejectedError, engine
 from tests.simulation.server.sessions import Session
@@ -52,8 +54,8 @@ class ModelServer(Core):
         self.max_clients = 10_000
         self.is_full = self.is_replica = self.is_loading = False
         self.settings = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "yes", "save": ""}
-        self.pushed: Reply = NO_REPLY
-        self.publish = self._publish
+        self.channels = Channels()
+        self.publish = self.channels.publish
         self.wrote: Callable[[list[bytes], Reply], None] | None = None
         """Called with each write and its reply…"""
         self.step_over: Callable[[], None] | None = None
@@ -65,7 +67,6 @@ class ModelServer(Core):
         self._engine = engine(is_7=self.is_7)
         self._history = History(self.capabilities)
         self._queue = Queue(self, self._note)
-        self._channels: dict[bytes, dict[int, Session]] = {}
         self._to_resume: list[Session] = []
         self._next_id = 1
         self._is_serving = False
@@ -93,9 +94,7 @@ class ModelServer(Core):
         if session.waiter is not None:
             self._queue.drop(session.waiter)
             session.waiter = None
-        for channel in session.channels:
-            self._channels[channel].pop(session.id, None)
-        session.channels.clear()
+        self.channels.forget(session)
 
     def log_in(self, session: Session, user: str, password: bytes) -> None:
         """Log a user in. Raises ReplyError."""
@@ -119,7 +118,7 @@ class ModelServer(Core):
         self.set_time(self.clock.now_us())
         self.session, self.script = session, (b"", [])
         try:
-            found = self.find(words)
+            found = find(self, words)
             self._check(session, found)
             if session.in_transaction and found.name not in ("exec", "discard", "multi"):
                 session.queued.append(words)
@@ -163,7 +162,7 @@ class ModelServer(Core):
         replies: list[Reply] = []
         for words in queued:
             try:
-                replies.append(self._run(self.find(words), words))
+                replies.append(self._run(find(self, words), words))
             except ReplyError as error:
                 replies.append(error)
         session.end_transaction()
@@ -189,42 +188,6 @@ class ModelServer(Core):
         """Continue a session once the running command ends."""
         self._to_resume.append(session)
 
-    def find(self, words: list[bytes]) -> Command:
-        """Return the command of ``words``. Raises ReplyError for an unknown command or a wrong number of words."""
-        name = words[0].upper()
-        found = COMMANDS.get(name)
-        if found is not None and not self._knows(found):
-            raise ReplyError(self._unknown(words))
-        if found is None:
-            found = self._find_subcommand(name, words)
-        if not found.takes(len(words)):
-            raise ReplyError(f"ERR wrong number of arguments for '{found.name}' command")
-        return found
-
-    def _knows(self, found: Command) -> bool:
-        return not found.needs or bool(getattr(self.capabilities, found.needs))
-
-    def _find_subcommand(self, name: bytes, words: list[bytes]) -> Command:
-        container = CONTAINERS.get(name)
-        if container is None:
-            raise ReplyError(self._unknown(words))
-        if len(words) < 2:
-            raise ReplyError(b"ERR wrong number of arguments for '%b' command" % name.lower())
-        found = container.get(words[1].upper())
-        if found is not None and (self.is_7 or found.takes(len(words))):
-            return found
-        unknown = control.unknown_subcommand(self, words)
-        if self.is_7:
-            raise unknown
-        return _failing(name.decode().lower(), unknown)  # 6.2 checks subcommands when they run
-
-    def _unknown(self, words: list[bytes]) -> bytes:
-        if self.is_7:
-            rest = b"".join(b"'%b' " % word for word in words[1:])
-            return b"ERR unknown command '%b', with args beginning with: %b" % (words[0], rest)
-        rest = b"".join(b"`%b`, " % word for word in words[1:])
-        return b"ERR unknown command `%b`, with args beginning with: %b" % (words[0], rest)
-
     def _check(self, session: Session, found: Command) -> None:
         if not session.is_known and found.name not in ("auth", "hello"):
             raise ReplyError("NOAUTH Authentication required.")
@@ -248,7 +211,7 @@ class ModelServer(Core):
             return None
         kinds = {self._kind(found)}
         if found.name == "exec":
-            kinds |= {self._kind(self.find(words)) for words in session.queued}
+            kinds |= {self._kind(find(self, words)) for words in session.queued}
         has_no_room = self.is_full and not self.is_replica  # a replica keeps the data of its primary
         if has_no_room and ("grow" in kinds or (session.in_transaction and found.name not in ("exec", "discard"))):
             return OUT_OF_MEMORY  # a transaction takes memory while it waits
@@ -309,7 +272,7 @@ class ModelServer(Core):
                 "Please specify at least one argument for redis.call()",
             )
         try:
-            found = self.find(words)
+            found = find(self, words)
         except ReplyError as error:
             raise self._rejected_words(words, error) from None
         if not found.in_scripts:
@@ -334,14 +297,14 @@ class ModelServer(Core):
     def _may(self, words: list[bytes]) -> bool | None:
         """Answer redis.acl_check_cmd (7.0), or None if the server does not know the command."""
         found = COMMANDS.get(words[0].upper())
-        if found is None or not self._knows(found):
+        if found is None or not knows(self, found):
             return None
         assert self.session is not None
         return found.name not in self.denied.get(self.session.user, ())
 
     def _rejected_words(self, words: list[bytes], error: ReplyError) -> ReplyError:
         found = COMMANDS.get(words[0].upper())
-        if (found is not None and self._knows(found)) or b"wrong number of arguments" in error.text:
+        if (found is not None and knows(self, found)) or b"wrong number of arguments" in error.text:
             said = "Wrong number of args calling Redis command from script"
             return CallRejectedError(f"ERR {said}", "Wrong number of args calling Redis command From Lua script")
         said = "Unknown Redis command called from script"
@@ -354,28 +317,6 @@ class ModelServer(Core):
             )
         said = "The user executing the script can't run this command or subcommand"
         return CallRejectedError(f"ERR {said}", said)
-
-    # ---- channels
-    def _publish(self, channel: bytes, message: bytes) -> int:
-        listeners = list(self._channels.get(channel, {}).values())
-        for session in listeners:
-            session.push([b"message", channel, message])
-        return len(listeners)
-
-    def subscribe(self, session: Session, channel: bytes) -> None:
-        """Subscribe a session to a channel."""
-        session.channels[channel] = None
-        self._channels.setdefault(channel, {})[session.id] = session
-        session.push([b"subscribe", channel, len(session.channels)])
-
-    def unsubscribe(self, session: Session, channels: list[bytes]) -> None:
-        """Unsubscribe a session from these channels, or from all."""
-        wanted: list[bytes | None] = [*(channels or session.channels)]
-        for channel in wanted or [None]:
-            if channel is not None:
-                session.channels.pop(channel, None)
-                self._channels.get(channel, {}).pop(session.id, None)
-            session.push([b"unsubscribe", channel, len(session.channels)])
 
     # ---- INFO
     def info(self) -> dict[str, dict[str, object]]:
@@ -454,10 +395,3 @@ class ModelServer(Core):
         replica._history.restart(replica.keys)
         replica._run_id = self._run_id + 1_000_000
         return replica
-
-
-def _failing(container: str, error: ReplyError) -> Command:
-    def fail(_core: Core, _words: list[bytes]) -> Reply:
-        raise error
-
-    return Command(f"{container}|", -2, "read", fail, in_scripts=True)

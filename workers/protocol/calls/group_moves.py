@@ -175,10 +175,14 @@ class GroupMoves(GroupCalls):
         return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, *ids)
 
     async def recover_page(
-        self, client: Client, source: str, *, consumer: str, page: str, most: int, room: int
+        self, client: Client, source: str, unsettled: Iterable[bytes], *, consumer: str, page: str, most: int, room: int
     ) -> Recovery | Declined:
-        """Recover a page of ``most`` entries. The embedded worker ``consumer`` claims as long as it has ``room``."""
-        return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, consumer, page, most, room)
+        """Recover a page of ``most`` entries. The embedded worker ``consumer`` claims as long as it has ``room``.
+
+        It recovers no entry of its own, except the ``unsettled`` ones.
+        """
+        words: tuple[str | bytes | int, ...] = (consumer, page, most, room, *unsettled)
+        return await self.run(RECOVER, read_recovery, client, source, CALL_BYTES, *words)
 
     async def move_due(self, client: Client) -> DueMoves | Declined:
         """Make due jobs ready, and release a quarantined one (``move_due.lua``)."""

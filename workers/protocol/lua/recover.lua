@@ -7,6 +7,7 @@
 -- Holder:    ARGV[6…] IDs of entries that may be overdue, ascending
 -- Embedded:  ARGV[6] consumer  ARGV[7] where the page begins ('-' or '(ID')  ARGV[8] entries of a page  ARGV[9] room: how many it may claim.
 --            The page ends when the room is used up. Without any room, overdue entries are made ready.
+--            ARGV[10…] entries of the caller that it could not settle. It runs them no more, so they are recovered like those of others.
 --
 -- Returns {'ok', where to go on ('' = the end; replica: the first ID that was put off), {ID, ms until it is due, in
 -- turns}, {ID, consumer, why it is held, in turns}, events as in the journal, {ID, traceparent, tracestate, generation} of each traced job that
@@ -33,6 +34,10 @@ local LONGEST_VISIBILITY_MS = 604800000 -- seven days: the longest timeout that 
 local due_in, held, bytes = {}, {}, 0
 in_force.recovers = true
 local consumer, room = is_embedded and ARGV[6], is_embedded and tonumber(ARGV[9]) or 0
+local unsettled = {}
+for i = 10, is_embedded and #ARGV or 0 do
+  unsettled[ARGV[i]] = true
+end
 
 local entries, READ = {}, 100 -- entries that are next to each other are read together
 local function payload_of(row)
@@ -63,7 +68,7 @@ end
 
 local function look_at(row)
   local idle, rests = row[3], is_given_back(row)
-  if row[2] == consumer and not rests then
+  if row[2] == consumer and not rests and not unsettled[row[1]] then
     return -- it is in flight there
   end
   local stays = rests and in_force.policy == 'in-place' and row[4] < in_force.max_deliveries
