@@ -8,12 +8,9 @@ from redis.asyncio import Redis
 from reaper.pipelined import PipelinedClient
 from reaper.settings import ReaperSettings
 from reaper.tasks import Tasks
-from reaper.wheel import SLOT_S, Wheel
+from reaper.wheel import Wheel
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.notices import Notices
-
-TOGETHER, LONGEST_SLOT = 400, 0.1
-"""Ticks of so many watched groups share pipelines, if they fall due within this part of their interval."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,10 +41,6 @@ class ReplicaContext:
     """How many groups the replica may serve."""
     clock_offset_ms: int = 0
     """Time of the server minus monotonic time of this process, by the last registration. 0 = unknown."""
-
-    def slot_s(self, tick_s: float) -> float:
-        """Return the length of a slot in which groups with this time between two ticks ring together (`Wheel.put`)."""
-        return max(SLOT_S, tick_s * min(LONGEST_SLOT, TOGETHER / max(1, self.watched)))
 
     def server_ms(self) -> int:
         """Return about the time of the server now."""

@@ -9,8 +9,9 @@ from anyio.lowlevel import checkpoint
 
 from workers.runtime.clock import monotonic
 
-SLOT_S = 0.02
-"""Alarms in the same slot ring together, so that their commands share a pipeline."""
+SLOT_S, TICK_SLOTS = 0.02, 10
+"""Alarms in the same slot ring together, so that their commands share a pipeline. Ticks have longer slots, ten in the
+time between two of them."""
 MOST_AT_ONCE = 500
 """Alarms that ring before other tasks have their turn."""
 

@@ -20,7 +20,7 @@ from reaper.recovery.source_watch import SourceWatch
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.tasks import Chores
-from reaper.wheel import Alarm
+from reaper.wheel import TICK_SLOTS, Alarm
 from workers.protocol.calls.declined import Declined, DeclineReason
 from workers.protocol.calls.group_moves import Authority, group_names
 from workers.protocol.log_fields import fields
@@ -72,13 +72,12 @@ class GroupWatch:
         self._alarm = Alarm(self._tick)
         self._ticking: list[Scanner] = []
         """Scanners of the sources that the latest tick reads."""
-        self._has_retry = 0
-        """1 = the retry stream existed before the latest full scan."""
+        self._retry_exists = 0
         self._pace = MovePace()
         self._next_full_s = self._scanned_s = float("-inf")
         self._full_retry_s = FULL_RETRY_S
         self._interval_s = context.settings.tick_of(group).total_seconds()
-        self._slot_s = context.slot_s(self._interval_s)
+        self._slot_s = self._interval_s / TICK_SLOTS
 
     # ---- lifecycle
 
@@ -170,8 +169,7 @@ class GroupWatch:
         if 0 <= due_ms <= self._interval_s * 1000:
             self._move_soon()
         if before_scan:
-            journal_at, self._has_retry = before_scan
-            self._lost.scan_begins(journal_at)
+            self._lost.journal_at, self._retry_exists = before_scan
             self._chores.wake(self._scan_everything, in_turn=True)
         return ResponseError(text(error)) if error else None
 
@@ -244,7 +242,7 @@ class GroupWatch:
         """Watch the group's retry stream while it exists, with any policy."""
         retry = self._keys.retry
         # A third party may have deleted the stream. Then the next copy made it again, without the group.
-        exists = self._has_retry and self.group.group in await group_names(self._context.reads, retry)
+        exists = self._retry_exists and self.group.group in await group_names(self._context.reads, retry)
         if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._observer:
             await self._write_settings()  # makes the stream and its group
             exists = True

@@ -57,14 +57,10 @@ class LostDeliveries:
         self._retention = retention
         self._cleanup = GroupCleanup(writer.reads, writer.moves)
         self._missing: list[Missing] = []
-        self._journal_before = self._journal_at = BEGINNING
-        """Last entry of the journal before the full scan that ended last, and before the one that is under way."""
+        self._journal_before = self.journal_at = BEGINNING
+        """Last entry of the journal before the latest full scan, and before the next one (by the answer to a tick)."""
         self._deleted: Container[bytes] = ()
         """Consumers that the latest cleanup found deleted. The scan before it may have seen their entries."""
-
-    def scan_begins(self, journal_at: bytes) -> None:
-        """Note the last entry of the journal before a full scan."""
-        self._journal_at = journal_at
 
     async def scan_ends(self, scanners: Mapping[str, Scanner]) -> Declined | None:
         """Clean up, and report deliveries whose consumer, or group, was deleted. Return why a report was declined."""
@@ -79,7 +75,7 @@ class LostDeliveries:
             is_remade = is_group_lost and source == stream
             self._missing += [missing for missing in found if is_remade or missing.is_deleted]
             scanners[source].forget_gone()
-        self._journal_before = self._journal_at
+        self._journal_before = self.journal_at
         return await self._report(scanners)
 
     async def _look(self, source: str, gone: Mapping[bytes, Sequence[bytes]]) -> list[Missing]:

@@ -20,7 +20,7 @@ from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from reaper.sharing.ranking import ranked
 from reaper.tasks import Work
-from reaper.wheel import SLOT_S, Alarm
+from reaper.wheel import SLOT_S, TICK_SLOTS, Alarm
 from workers.protocol.calls.group_moves import Authority
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import Redelivery
@@ -161,7 +161,7 @@ class Tenure:
             self._is_busy = True
             self._lease.look(self._looked)
         elif rank is not None:
-            self._wait(self._look_at_s - now, self._context.slot_s(self._tick_s))
+            self._wait(self._look_at_s - now, self._tick_s / TICK_SLOTS)
 
     def _looked(self, found: str | Exception) -> None:
         """Take the lease if it was offered to this replica, or stays free. Otherwise leave it to other replicas."""
@@ -180,7 +180,7 @@ class Tenure:
             self._was_free = not found or found.startswith(OFFER)
             pause_s = self._leave_it_s(found)
             self._look_at_s = now if self._is_woken else now + pause_s
-            self._wait(pause_s, self._context.slot_s(self._tick_s))
+            self._wait(pause_s, self._tick_s / TICK_SLOTS)
             return
         self._start(self._attempt)
 
