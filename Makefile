@@ -119,12 +119,12 @@ test-lowest:  ## run the tests with the lowest version of each dependency that p
 	@$(LOWEST)/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 sbom:  ## list what the container image installs, as CycloneDX, in dist/stream-reaper.cdx.json
-	@[ -x $(IMAGE)/bin/python ] || $(MAKE) --no-print-directory VENV=$(IMAGE) $(IMAGE)/bin/python
-	@$(IMAGE)/bin/python -m pip --quiet --disable-pip-version-check install -c deploy/container/constraints.txt '.[telemetry,web]'
 	@[ -x $(SBOM)/bin/python ] || $(MAKE) --no-print-directory VENV=$(SBOM) $(SBOM)/bin/python
 	@$(SBOM)/bin/python -m pip --quiet --disable-pip-version-check install 'cyclonedx-bom>=7,<8'
+	@$(SBOM)/bin/python -m venv --clear --without-pip $(IMAGE)
+	@$(SBOM)/bin/python -m pip --python $(IMAGE) --quiet --disable-pip-version-check install -c deploy/container/constraints.txt '.[telemetry,web]'
 	@mkdir -p dist
-	@$(SBOM)/bin/cyclonedx-py environment --output-reproducible --output-file dist/stream-reaper.cdx.json $(IMAGE)/bin/python
+	@$(SBOM)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file dist/stream-reaper.cdx.json $(IMAGE)/bin/python
 	@echo "dist/stream-reaper.cdx.json"
 
 mutants: $(MUTMUT)  ## break one thing after the other, and see which test finds it; writes docs/internals/mutants.md (hours)

@@ -166,3 +166,22 @@ async def test_a_lease_can_be_extended_when_memory_is_full(scene: Scene) -> None
     await scene.free_memory()
     assert reply == IDLE
     assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
+
+
+# ---- before a full scan
+
+
+async def test_before_a_full_scan_it_tells_where_the_journal_ends_and_whether_there_is_a_retry_stream(
+    scene: Scene,
+) -> None:
+    await scene.client.delete(scene.keys.journal)
+    assert await tick_of_alice(scene, scans=True) == [*IDLE, b"0-0", 0]
+    last = await scene.client.xadd(scene.keys.journal, {"event": "recovered"})
+    await scene.client.xadd(scene.keys.retry, {"n": 1})
+    assert await tick_of_alice(scene, scans=True) == [*IDLE, last, 1]
+
+
+async def test_a_full_scan_begins_though_the_journal_is_no_stream(scene: Scene) -> None:
+    await scene.client.delete(scene.keys.journal)
+    await scene.client.set(scene.keys.journal, "no stream")
+    assert await tick_of_alice(scene, scans=True) == [*IDLE, b"0-0", 0]

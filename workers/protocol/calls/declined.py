@@ -26,11 +26,6 @@ class RecoveryWait:
     gap_has_ended: bool = True
     """Heartbeats are served again. Otherwise recovery waits until they are, and then for ``left_ms``."""
 
-    def facts(self) -> dict[str, object]:
-        """Return the fields of a log line, in seconds."""
-        gap_s = round(self.gap_ms / 1000, 1) if self.gap_ms else None
-        return {"wait_s": round(self.left_ms / 1000, 1), "gap_s": gap_s, "gap_has_ended": self.gap_has_ended}
-
     def __str__(self) -> str:
         """Return a phrase, for example ``recovery waits 12 s: no heartbeat could be served for 41 s``."""
         left = f"recovery waits {_seconds(self.left_ms)}"
