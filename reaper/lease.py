@@ -4,11 +4,11 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from redis.asyncio import Redis
 
 from reaper.context import ReplicaContext
+from reaper.pipelined import Answered
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import GroupCalls
 from workers.protocol.messages import text
@@ -88,16 +88,17 @@ class GroupLease:
         token, _, unsupported, *before = reply
         return Taken(holder, token, unsupported=text(unsupported), before=tuple(map(text, before)))
 
-    def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:
+    def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Answered, *, scans: bool) -> None:
         """Extend the lease, note a beat, and read new deliveries of the stream and the retry stream (``tick.lua``).
 
         ``after`` and ``retry_after`` are starts of ``XPENDING``. ``retry_after`` is empty without a retry stream.
+        With ``scans``, a full scan follows.
         """
         keys = self.keys
         self._client.ask_script(
             TICK,
             [keys.stream, keys.settings, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
-            [holder, self._ttl_ms, keys.group, after, retry_after, PAGE],
+            [holder, self._ttl_ms, keys.group, after, retry_after, PAGE, int(scans)],
             answered,
         )
 

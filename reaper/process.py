@@ -16,8 +16,8 @@ from workers.runtime.children import received
 
 logger = logging.getLogger(__name__)
 
-GC_THRESHOLDS = 1_000, 3, 50
-"""Ten thousand groups are half a million objects, and Python would stop for a look at all of them every few seconds."""
+GC_THRESHOLDS = 20_000, 5, 5
+"""The ticks of a moment create some thousand objects, and free them. They do not start the garbage collector."""
 
 
 async def serve(settings: ReaperSettings) -> None:

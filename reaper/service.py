@@ -177,7 +177,7 @@ class Reaper:
     def _replica(self, at_ms: int) -> Replica:
         """Return the heartbeat of this replica at ``at_ms`` of the server's clock."""
         self._started_ms = self._started_ms or at_ms
-        reports = self._tenures.reports().values()
+        reports, numbers = self._tenures.reports().values(), self._tenures.numbers()
         return Replica(
             id=self.replica_id,
             name=self.settings.name or self.host,
@@ -192,8 +192,8 @@ class Reaper:
             terms=self._tenures.terms,
             server=self.server,
             watched=len(self._tenures.names),
-            held=self.held,
-            patterns=count_patterns(self._tenures.numbers(), reports, at_ms),
+            held=sum(held for _, held in numbers.values()),
+            patterns=count_patterns(numbers, reports, at_ms),
             scan=self._registry.discovery.scan,
             groups={report.group: report for report in worst(reports, at_ms)},
         )

@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup
 
 from reaper.wheel import Alarm, Wheel
 from workers.protocol.log_fields import fields
+from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Chores:
                 chore.is_started = True
                 start = self._tasks.start_in_turn if in_turn else self._tasks.start
                 start(partial(self._run, chore))
-            elif anyio.current_time() + pause_s < chore.alarm.due_s:
+            elif monotonic() + pause_s < chore.alarm.due_s:
                 self._wheel.put(chore.alarm, pause_s)
 
     def is_started(self, step: Step) -> bool:

@@ -46,14 +46,12 @@ end
 
 local in_force = read_settings()
 local before = redis.call('HMGET', settings, 'policy', 'visibility_ms', 'max_deliveries', 'recovery')
-local had_visibility, had_limit = whole_number(before[2], math.huge), whole_number(before[3], math.huge)
+local had_visibility, had_limit = whole_number(before[2], 0), whole_number(before[3], 0)
 
 -- Keeps the higher value for workers that go by it.
 local function keep_former(name, known, is_open)
-  if known < math.huge then
-    local kept = is_open and whole_number(redis.call('HGET', settings, name), 0) or 0
-    redis.call('HSET', settings, name, digits(math.max(known, kept)))
-  end
+  local kept = is_open and whole_number(redis.call('HGET', settings, name), 0) or 0
+  redis.call('HSET', settings, name, digits(math.max(known, kept)))
 end
 
 if had_visibility > tonumber(visibility) or had_limit > tonumber(limit) then

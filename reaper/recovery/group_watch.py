@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import anyio
 from redis.exceptions import RedisError, ResponseError
 
 from reaper.context import ReplicaContext
@@ -21,13 +20,13 @@ from reaper.recovery.source_watch import SourceWatch
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.tasks import Chores
-from reaper.wheel import SLOT_S, Alarm
+from reaper.wheel import TICK_SLOTS, Alarm
 from workers.protocol.calls.declined import Declined, DeclineReason
 from workers.protocol.calls.group_moves import Authority, group_names
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, is_missing_key, meaning_of
 from workers.protocol.messages import Redelivery, text
-from workers.runtime.clock import monotonic_ms
+from workers.runtime.clock import monotonic, monotonic_ms
 from workers.telemetry import instruments
 from workers.upkeep.pace import MovePace
 
@@ -42,8 +41,6 @@ FULL_RETRY_S = 1.0
 """The shortest time between two full scans."""
 SPREAD = 0.2
 """Full scans come earlier than their interval by up to this part of it."""
-TOGETHER, LONGEST_SLOT = 100, 0.1
-"""Ticks of so many watched groups share pipelines, if they fall due within this part of their interval."""
 
 
 class GroupWatch:
@@ -75,10 +72,12 @@ class GroupWatch:
         self._alarm = Alarm(self._tick)
         self._ticking: list[Scanner] = []
         """Scanners of the sources that the latest tick reads."""
+        self._retry_exists = 0
         self._pace = MovePace()
         self._next_full_s = self._scanned_s = float("-inf")
         self._full_retry_s = FULL_RETRY_S
         self._interval_s = context.settings.tick_of(group).total_seconds()
+        self._slot_s = self._interval_s / TICK_SLOTS
 
     # ---- lifecycle
 
@@ -105,10 +104,6 @@ class GroupWatch:
             self._observer.log(at_the_end=True)
         self._ended(self._end or EndOfTerm.FAILED)
 
-    @property
-    def _slot_s(self) -> float:
-        return max(SLOT_S, self._interval_s * min(LONGEST_SLOT, TOGETHER / max(1, self._context.watched)))
-
     def _move_soon(self) -> None:
         self._chores.wake(self._move_due)
 
@@ -128,9 +123,8 @@ class GroupWatch:
         self._chores.safely(self._ask)
 
     def _ask(self) -> None:
-        """Extend the lease, ask for new deliveries, and begin a full scan if it is due."""
-        if anyio.current_time() >= self._next_full_s and not self._chores.is_started(self._scan_everything):
-            self._chores.wake(self._scan_everything, in_turn=True)
+        """Extend the lease, and ask for new deliveries. If a full scan is due, the answer begins it."""
+        scans = monotonic() >= self._next_full_s and not self._chores.is_started(self._scan_everything)
         scanners = [source.scanner for source in self._sources.values()]  # the stream, and perhaps the retry stream
         try:
             failpoint("tick.before")
@@ -140,8 +134,8 @@ class GroupWatch:
         for scanner in scanners:
             scanner.page_begins()
         self._ticking = scanners
-        after, retry_after, *_ = [*(scanner.after for scanner in scanners), b""]
-        self._lease.tick(self._term.holder, after, retry_after, self._answered)
+        after, retry_after = ([scanner.after for scanner in scanners] + [b""])[:2]
+        self._lease.tick(self._term.holder, after, retry_after, self._answered, scans=scans)
 
     def _answered(self, reply: Any) -> None:
         if self._end is None:
@@ -164,7 +158,9 @@ class GroupWatch:
                 pause_s = 0
         self._context.wheel.put(self._alarm, pause_s, slot_s=self._slot_s if pause_s else 0)
 
-    def _act_on(self, due_ms: int, has_settings: int, new: Rows, of_retry: Rows, error: bytes) -> Exception | None:
+    def _act_on(
+        self, due_ms: int, has_settings: int, new: Rows, of_retry: Rows, error: bytes, *before_scan: Any
+    ) -> Exception | None:
         """Arm timers for new deliveries, and begin other due work. Return the error of a part that failed."""
         for scanner, rows in zip(self._ticking, (new, of_retry), strict=False):
             scanner.saw(rows)
@@ -172,6 +168,9 @@ class GroupWatch:
             self._chores.wake(self._restore_settings)
         if 0 <= due_ms <= self._interval_s * 1000:
             self._move_soon()
+        if before_scan:
+            self._lost.journal_at, self._retry_exists = before_scan
+            self._chores.wake(self._scan_everything, in_turn=True)
         return ResponseError(text(error)) if error else None
 
     async def _restore_settings(self) -> None:
@@ -221,12 +220,11 @@ class GroupWatch:
             if not is_missing_key(error):  # else the tick reports it
                 self._notes.failed("scan everything", error)
         finally:
-            self._scanned_s = anyio.current_time()
+            self._scanned_s = monotonic()
             self._next_full_s = self._scanned_s + pause_s
 
     async def _scan_fully(self) -> None:
         await self._watch_retry_stream()
-        await self._lost.scan_begins()
         with self._notes.telemetry.full_scan():
             entries = sum([await source.scanner.full() for source in list(self._sources.values())])
         self._notes.scanned_fully(self._context.server_ms(), entries)
@@ -244,7 +242,7 @@ class GroupWatch:
         """Watch the group's retry stream while it exists, with any policy."""
         retry = self._keys.retry
         # A third party may have deleted the stream. Then the next copy made it again, without the group.
-        exists = self.group.group in await group_names(self._context.reads, retry)
+        exists = self._retry_exists and self.group.group in await group_names(self._context.reads, retry)
         if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._observer:
             await self._write_settings()  # makes the stream and its group
             exists = True
@@ -288,9 +286,10 @@ class GroupWatch:
 
     def report(self) -> GroupReport:
         """Return the report for ``reaper status``. Each heartbeat calls this for every group, so it must be fast."""
-        report = self._notes.report
-        timers = [source.timers for source in self._sources.values()]
-        due = min([next_due for one in timers if (next_due := one.next_due()) is not None], default=None)
-        report.timers = sum(map(len, timers))
-        report.late_ms = 0 if due is None else max(0, monotonic_ms() - due)
+        report, timers, late_ms = self._notes.report, 0, 0
+        for source in self._sources.values():
+            timers += len(source.timers)
+            if (due := source.timers.next_due()) is not None:
+                late_ms = max(late_ms, monotonic_ms() - due)
+        report.timers, report.late_ms = timers, late_ms
         return report

@@ -57,14 +57,10 @@ class LostDeliveries:
         self._retention = retention
         self._cleanup = GroupCleanup(writer.reads, writer.moves)
         self._missing: list[Missing] = []
-        self._journal_before = self._journal_at = BEGINNING
-        """Last entry of the journal before the full scan that ended last, and before the one that is under way."""
+        self._journal_before = self.journal_at = BEGINNING
+        """Last entry of the journal before the latest full scan, and before the next one (by the answer to a tick)."""
         self._deleted: Container[bytes] = ()
         """Consumers that the latest cleanup found deleted. The scan before it may have seen their entries."""
-
-    async def scan_begins(self) -> None:
-        """Note what the journal has before a full scan."""
-        self._journal_at = await self._journal_position()
 
     async def scan_ends(self, scanners: Mapping[str, Scanner]) -> Declined | None:
         """Clean up, and report deliveries whose consumer, or group, was deleted. Return why a report was declined."""
@@ -79,17 +75,8 @@ class LostDeliveries:
             is_remade = is_group_lost and source == stream
             self._missing += [missing for missing in found if is_remade or missing.is_deleted]
             scanners[source].forget_gone()
-        self._journal_before = self._journal_at
+        self._journal_before = self.journal_at
         return await self._report(scanners)
-
-    async def _journal_position(self) -> bytes:
-        """Return the ID of the journal's last entry."""
-        try:
-            newest: Any = await self._writer.reads.xrevrange(self._writer.keys.journal, "+", "-", 1)
-        except ResponseError as error:
-            _raise_if_away(error)
-            return BEGINNING
-        return bytes(newest[0][0]) if newest else BEGINNING
 
     async def _look(self, source: str, gone: Mapping[bytes, Sequence[bytes]]) -> list[Missing]:
         """Return the entries that are ``gone`` from ``source``, by the consumer that had them.

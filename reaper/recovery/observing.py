@@ -11,6 +11,7 @@ from typing import Any
 
 from reaper.context import ReplicaContext
 from reaper.lease import PAGE, GroupLease, Taken, unsupported_layout
+from reaper.pipelined import Answered
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
@@ -38,16 +39,17 @@ class ObserverLease(GroupLease):
         unsupported = await unsupported_layout(self._client, self.keys.stream, self.group.redelivery)
         return Taken(holder, unsupported=unsupported)
 
-    def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Any], None]) -> None:  # noqa: ARG002
+    def tick(self, holder: str, after: bytes, retry_after: bytes, answered: Answered, *, scans: bool) -> None:  # noqa: ARG002
         """Read new deliveries. The answer has the form of ``tick.lua``."""
         sources = [(self.keys.stream, after)] + ([(self.keys.retry, retry_after)] if retry_after else [])
+        before_scan = (b"0-0", 1) if scans else ()  # it needs no position in the journal, and looks for a retry stream
         replies: list[Any] = []
 
         def hear(reply: Any) -> None:
             replies.append(reply)
             if len(replies) == len(sources):
                 failed = next((one for one in replies if isinstance(one, Exception)), None)
-                answered(failed or [-1, 1, replies[0], replies[1:][0] if replies[1:] else [], b""])
+                answered(failed or [-1, 1, replies[0], replies[1:][0] if replies[1:] else [], b"", *before_scan])
 
         for source, start in sources:
             self._client.ask(("XPENDING", source, self.keys.group, start, "+", PAGE), hear)

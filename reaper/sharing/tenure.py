@@ -20,11 +20,12 @@ from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from reaper.sharing.ranking import ranked
 from reaper.tasks import Work
-from reaper.wheel import SLOT_S, Alarm
+from reaper.wheel import SLOT_S, TICK_SLOTS, Alarm
 from workers.protocol.calls.group_moves import Authority
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import Redelivery
 from workers.protocol.server import knows_claim
+from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
 
@@ -124,13 +125,13 @@ class Tenure:
             self._alarm.cancel()
             self._take_turn()
 
-    def _wait(self, pause_s: float) -> None:
+    def _wait(self, pause_s: float, slot_s: float = SLOT_S) -> None:
         """Go on after a pause, a notice or a new order."""
         self._is_busy = False
         if self._left is None:
             pause_s = 0 if self._is_woken else pause_s
             self._is_woken = False
-            self._context.wheel.put(self._alarm, pause_s, slot_s=SLOT_S if pause_s else 0)
+            self._context.wheel.put(self._alarm, pause_s, slot_s=slot_s if pause_s else 0)
         elif self._may_be_ours:  # an attempt without an answer may have won
             self._may_be_ours = False
             self._start(partial(self._leave, Authority(self._holder), EndOfTerm.STOPPED))
@@ -143,7 +144,7 @@ class Tenure:
         self._context.tasks.start_in_turn(work)
 
     def _hand_over_if_due(self, watch: GroupWatch) -> None:
-        left_s, rank = self._keeps_until_s - anyio.current_time(), self._rank
+        left_s, rank = self._keeps_until_s - monotonic(), self._rank
         if rank == 0 or not self._order:
             return
         if rank is None or left_s <= 0:  # a replica without a rank was drained
@@ -153,14 +154,14 @@ class Tenure:
 
     def _take_turn(self) -> None:
         """Take the lease if this replica comes first. Otherwise read it now and then."""
-        rank, now = self._rank, anyio.current_time()
+        rank, now = self._rank, monotonic()
         if rank == 0 or self._may_be_ours:
             self._start(self._attempt)
         elif rank is not None and self._look_at_s <= now:
             self._is_busy = True
             self._lease.look(self._looked)
         elif rank is not None:
-            self._wait(self._look_at_s - now)
+            self._wait(self._look_at_s - now, self._tick_s / TICK_SLOTS)
 
     def _looked(self, found: str | Exception) -> None:
         """Take the lease if it was offered to this replica, or stays free. Otherwise leave it to other replicas."""
@@ -168,7 +169,7 @@ class Tenure:
             self._notes.failed(TAKE, found)
             self._wait(random.uniform(*RETRY_S))
             return
-        now = anyio.current_time()
+        now = monotonic()
         self.has_answer = True
         self._notes.worked(TAKE)
         if found == OFFER + self._context.replica_id:
@@ -179,7 +180,7 @@ class Tenure:
             self._was_free = not found or found.startswith(OFFER)
             pause_s = self._leave_it_s(found)
             self._look_at_s = now if self._is_woken else now + pause_s
-            self._wait(pause_s)
+            self._wait(pause_s, self._tick_s / TICK_SLOTS)
             return
         self._start(self._attempt)
 

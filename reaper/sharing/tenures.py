@@ -1,5 +1,6 @@
 """All groups that a replica watches."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import anyio
@@ -81,11 +82,9 @@ class Tenures:
 
     def numbers(self) -> dict[str, tuple[int, int]]:
         """Return the numbers of watched and of held groups, by pattern."""
-        found: dict[str, tuple[int, int]] = {}
-        for _, tenure in self._all():
-            watched, held = found.get(tenure.group.pattern, (0, 0))
-            found[tenure.group.pattern] = watched + 1, held + tenure.is_held
-        return found
+        watched = Counter(tenure.group.pattern for _, tenure in self._all())
+        held = Counter(tenure.group.pattern for _, tenure in self._all() if tenure.is_held)
+        return {pattern: (number, held[pattern]) for pattern, number in watched.items()}
 
     @property
     def held(self) -> int:

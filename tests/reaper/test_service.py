@@ -243,6 +243,20 @@ async def test_a_replica_that_finds_another_holder_ends_its_term(
     assert "lease left: group=orders/billing token=1 reason=not_ours" in caplog.messages
 
 
+async def test_a_rejected_write_ends_the_term_before_the_next_tick(
+    server: RedisServer, client: Redis, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "reaper")
+    async with Reaper(settings_for(server, tick_interval=10, visibility_timeout=3_600)) as reaper:
+        await holding(reaper)
+        await client.set(scene.keys.lease, "bob.0@60000", px=60_000)
+        await client.publish(scene.keys.schedule, "0")  # it looks for due jobs
+        await wait_until(lambda: not reaper.held, "its term is over")
+    assert "write fenced" in caplog.text
+    assert "doing=" not in caplog.text, "no tick has found it out"
+    assert "lease left: group=orders/billing token=1 reason=not_ours" in caplog.messages
+
+
 # ---- registration
 
 

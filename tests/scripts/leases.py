@@ -65,14 +65,21 @@ async def taken(scene: Scene, holder: str, **options: Any) -> Taken:
 
 
 async def tick(
-    scene: Scene, holder: str, *, ttl_ms: int = TTL_MS, after: str = "-", retry_after: str = "", page: int = 100
+    scene: Scene,
+    holder: str,
+    *,
+    ttl_ms: int = TTL_MS,
+    after: str = "-",
+    retry_after: str = "",
+    page: int = 100,
+    scans: bool = False,
 ) -> Any:
     """Run ``tick``."""
     keys = scene.keys
     return await load_script("reaper", "tick").run(
         scene.client,
         [keys.stream, keys.settings, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
-        [holder, ttl_ms, keys.group, after, retry_after, page],
+        [holder, ttl_ms, keys.group, after, retry_after, page, int(scans)],
     )
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 A, A_AGAIN, B = holder_of("alice", "a"), holder_of("alice", "b"), holder_of("bob", "c")
 FIRST = {
-    "policy": "stream", "visibility_ms": "30000", "max_deliveries": "3", "recovery": "reaper", "former_left": "35000",
+    "policy": "stream", "visibility_ms": "30000", "max_deliveries": "3", "recovery": "reaper",
 }  # fmt: skip
 
 
@@ -295,17 +295,8 @@ async def test_the_next_beat_does_not_take_off_earlier_time(scene: Scene, since_
     assert left_ms <= left < left_ms + 5_000
 
 
-async def test_the_first_settings_keep_what_workers_assumed_that_came_before(scene: Scene) -> None:
-    await scene.set_settings(former_visibility_ms=60_000, former_max_deliveries=5)
-    await take(scene, A)
-    assert await in_force(scene, "former_left") == 35_000
-    assert await in_force(scene, "former_visibility_ms") == 60_000
-    assert await in_force(scene, "former_max_deliveries") == 5
-
-
 async def test_first_and_raised_settings_keep_no_former_values(scene: Scene) -> None:
     await take(scene, A, visibility_ms=6_000, max_deliveries=2)
-    assert await in_force(scene, "former_visibility_ms") is None
-    await scene.set_settings(former_left=0)
     await take(scene, A)
-    assert await in_force(scene, "former_left") == 0
+    assert await in_force(scene, "former_visibility_ms") is None
+    assert await in_force(scene, "former_left") is None

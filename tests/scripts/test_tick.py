@@ -6,6 +6,8 @@ import pytest
 
 from tests.scripts.leases import HOUR_MS, TTL_MS, found, holder_of, take, tick
 from tests.scripts.scene import QUARANTINE_SCORE, Scene
+from tests.support.servers import RedisServer
+from workers.protocol.connection import commands_client
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +70,18 @@ async def test_without_the_group_there_is_no_beat_and_the_lease_is_ours_all_the_
     assert b"NOGROUP" in error
     assert await scene.client.hget(scene.keys.settings, "beat") is None
     assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
+
+
+@pytest.mark.parametrize("command", ["xpending", "xrange", "xclaim", "hset"])
+async def test_where_a_heartbeat_is_denied_a_tick_notes_no_beat(
+    scene: Scene, server: RedisServer, command: str
+) -> None:
+    await scene.set_settings(beat="5", unbroken="4")
+    await scene.client.execute_command("ACL", "SETUSER", "w", "reset", "on", ">x", "~*", "&*", "+@all", f"-{command}")
+    async with commands_client(server.url.replace("redis://", "redis://w:x@")) as user:
+        *_, error = await tick(Scene(user), A, ttl_ms=HOUR_MS)
+    assert error
+    assert await scene.client.hget(scene.keys.settings, "beat") == b"5"
 
 
 # ---- new deliveries
@@ -166,3 +180,22 @@ async def test_a_lease_can_be_extended_when_memory_is_full(scene: Scene) -> None
     await scene.free_memory()
     assert reply == IDLE
     assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
+
+
+# ---- before a full scan
+
+
+async def test_before_a_full_scan_it_tells_where_the_journal_ends_and_whether_there_is_a_retry_stream(
+    scene: Scene,
+) -> None:
+    await scene.client.delete(scene.keys.journal)
+    assert await tick_of_alice(scene, scans=True) == [*IDLE, b"0-0", 0]
+    last = await scene.client.xadd(scene.keys.journal, {"event": "recovered"})
+    await scene.client.xadd(scene.keys.retry, {"n": 1})
+    assert await tick_of_alice(scene, scans=True) == [*IDLE, last, 1]
+
+
+async def test_a_full_scan_begins_though_the_journal_is_no_stream(scene: Scene) -> None:
+    await scene.client.delete(scene.keys.journal)
+    await scene.client.set(scene.keys.journal, "no stream")
+    assert await tick_of_alice(scene, scans=True) == [*IDLE, b"0-0", 0]

@@ -159,7 +159,7 @@ HASH_COMMANDS = st.one_of(
     _words("HDEL", _hashes, st.lists(_fields, min_size=1, max_size=3)),
     _words("HMGET", _hashes, st.lists(_fields, min_size=1, max_size=3)),
     _words(st.sampled_from(("HGET", "HEXISTS")), _hashes, _fields),
-    _words(st.sampled_from(("HGETALL", "HLEN", "HVALS", "HKEYS")), _hashes),
+    _words(st.sampled_from(("HGETALL", "HLEN")), _hashes),
 )
 _zsets = st.sampled_from((*ZSETS * 6, "h1"))
 _scores = st.sampled_from(
@@ -181,23 +181,20 @@ ZSET_COMMANDS = st.one_of(
     _words("ZRANGE", _zsets, st.integers(-3, 3), st.integers(-3, 3), _optional(st.just(("WITHSCORES",)))),
     _words("ZRANGEBYSCORE", _zsets, _score_bounds, _score_bounds, _optional(st.just(("WITHSCORES",))),
            _optional(_words("LIMIT", st.integers(-1, 2), st.integers(-1, 2)))),
-    _words("ZSCAN", _zsets, "0"),
 )  # fmt: skip
 _strings = st.sampled_from((*STRINGS * 6, "h1"))
 _any_key = st.sampled_from((*STREAMS, *HASHES, *ZSETS, *STRINGS))
 _lifetimes = st.sampled_from((1, 3, 100, 0, -1, "x"))
 KEY_COMMANDS = st.one_of(
     _words("SET", _strings, _values, st.sampled_from(((), (), ("NX",), ("XX",), ("KEEPTTL",), ("NX", "XX"))),
-           _optional(_words(st.sampled_from(("PX", "EX")), _lifetimes))),
+           _optional(_words("PX", _lifetimes))),
     _words("SET", _strings, _values),
     _words("GET", _strings),
     _words("INCR", _strings),
     _words(st.sampled_from(("DEL", "UNLINK", "EXISTS")), st.lists(_any_key, min_size=1, max_size=2)),
-    _words(st.sampled_from(("TYPE", "PTTL", "TTL", "PERSIST")), _any_key),
+    _words(st.sampled_from(("TYPE", "PTTL")), _any_key),
     _words("PEXPIRE", _any_key, _lifetimes),
-    _words("EXPIRE", _any_key, _lifetimes),
     _words("TIME"),
-    _words("DBSIZE"),
     st.just(("FLUSHALL",)),
 )  # fmt: skip
 LOOKS = st.one_of(

@@ -103,8 +103,8 @@ class Idle:
 
     def heartbeats(self) -> list[Replica]:
         """Return what is registered."""
-        told = self.world.command("HVALS", namespace_keys("reaper").replicas)
-        return [Replica.from_json(heartbeat) for heartbeat in told]
+        told = self.world.command("HGETALL", namespace_keys("reaper").replicas)
+        return [Replica.from_json(heartbeat) for heartbeat in told[1::2]]
 
     def oldest_heartbeat_s(self) -> float:
         """Return for how long a replica has not registered."""

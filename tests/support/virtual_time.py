@@ -1,8 +1,9 @@
 """An event loop whose clock jumps to the next timer whenever the loop is idle, so that hours pass in no time.
 
 ``anyio.run(main, backend_options={"loop_factory": VirtualTimeLoop})`` needs no change in the code under test, which
-must take its time from the loop (`anyio.current_time`, `anyio.sleep`, deadlines). The same program takes the same steps
-at the same instants each time. It is for programs without sockets, because a pending reply does not stop the clock.
+must take its time from the loop (`anyio.current_time`, `anyio.sleep`, deadlines) or from `monotonic`. The same program
+takes the same steps at the same instants each time. It is for programs without sockets, because a pending reply does
+not stop the clock.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import selectors
 from typing import Any
 
 from tests.support.patience import PATIENCE_S, scaled
+from workers.runtime.clock import going_by
 
 STUCK_AFTER_S = PATIENCE_S
 """Seconds of real time in which another thread must wake a loop that has no timer left."""
@@ -34,6 +36,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return virtual seconds since the loop was made."""
         return self._selector_of_time.now
+
+    def run_forever(self) -> None:
+        """Run. Until the end, this clock is the one of the whole program."""
+        with going_by(self.time):
+            super().run_forever()
 
 
 VIRTUAL_TIME: dict[str, Any] = {"loop_factory": VirtualTimeLoop}

@@ -209,6 +209,16 @@ async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock
     assert settled.verdicts == []
 
 
+async def test_a_job_that_ends_at_the_drain_deadline_before_its_cancellation_is_acknowledged(clock: Clock) -> None:
+    async def handle(_job: Job) -> None:
+        runner.hands_back = True
+
+    held, settled = hold(), Settled()
+    runner = runner_of(context_of(held, Redis(clock)), handle, settled)
+    await runner.perform(held, asyncio.current_task(), monotonic())
+    assert [verdict.outcome for verdict in settled.verdicts] == [Outcome.ACK]
+
+
 async def test_a_job_is_stopped_at_its_timeout_if_its_timer_comes_early(clock: Clock) -> None:
     """uvloop rounds times to milliseconds."""
 

@@ -164,8 +164,11 @@ async def test_a_delivery_that_has_not_begun_is_left_to_another_runner() -> None
         return monotonic()
 
     batch = jobs(3)
-    await work_off(batch, 1, perform)
-    assert ran == batch
+    async with opened(1, perform) as slots:
+        slots.put(batch)
+        for _ in range(100):
+            await checkpoint()
+        assert (ran, slots.taken) == (batch, 0)
 
 
 async def test_runners_end_with_their_group_and_start_no_other_job() -> None:

@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Iterable
 from math import inf
 
-import anyio
-
 from workers.protocol.calls.declined import RecoveryWait
 from workers.protocol.calls.group_moves import Outcome, Recovered
 from workers.protocol.keys import GroupKeys
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import first_of
+from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
 
@@ -43,16 +42,15 @@ class RecoveryLog:
 
     def log(self, *, at_the_end: bool = False) -> None:
         """Log the sums since the last line, if a line is due, or ``at_the_end`` of recovery."""
-        now = anyio.current_time()
-        if self._moved and (at_the_end or now >= self.due_at()):
+        if self._moved and (at_the_end or monotonic() >= self.due_at()):
             sums = {outcome.name.lower(): self._moved[outcome] or None for outcome in _MOVED}
             facts = fields(group=self._keys.name, consumers=first_of(self._consumers), **sums)
             logger.info("recovered stalled deliveries: %s", facts)
-            self._moved, self._consumers, self._logged_at = Counter(), set(), now
+            self._moved, self._consumers, self._logged_at = Counter(), set(), monotonic()
 
     def waits(self, wait: RecoveryWait) -> None:
         """Log that recovery waits after a gap in the heartbeats. Each gap is logged once."""
-        until = anyio.current_time() + wait.left_ms / 1000
+        until = monotonic() + wait.left_ms / 1000
         if until > self._waits_until + 1:
             level = logging.WARNING if wait.gap_ms else logging.INFO  # a new group has had no heartbeat, and no fault
             facts = fields(group=self._keys.name, wait_s=wait.left_ms / 1000, gap_s=wait.gap_ms / 1000 or None)

@@ -29,13 +29,6 @@ def ping(core: Core, words: list[bytes]) -> Reply:
     return words[1] if len(words) > 1 else Status(b"PONG")
 
 
-@command("ECHO", 2, "control")
-def echo(core: Core, words: list[bytes]) -> Reply:
-    """ECHO message"""
-    del core
-    return words[1]
-
-
 @command("TIME", 1, "control")
 def time(core: Core, words: list[bytes]) -> Reply:
     """TIME"""

@@ -4,7 +4,7 @@ from tests.simulation.server.commands import command
 from tests.simulation.server.core import Core
 from tests.simulation.server.replies import NULL_ARRAY, OK, Reply, ReplyError, syntax_error
 from tests.simulation.server.streams import UNKNOWN, Consumer, Group, Pending, Stream
-from tests.simulation.server.words import LAST_ID, entry_id, id_text, integer, interval_end, interval_start
+from tests.simulation.server.words import LAST_ID, bound_id, entry_id, id_text, integer, interval_end, interval_start
 
 NO_KEY = (
     "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM option"
@@ -58,7 +58,7 @@ def xgroup_create(core: Core, words: list[bytes]) -> Reply:
     stream = core.keys.typed(key, Stream)
     if stream is None and not may_make:
         raise ReplyError(NO_KEY)
-    last_id = (stream.last_id if stream is not None else 0) if words[4] == b"$" else _group_id(words[4])
+    last_id = (stream.last_id if stream is not None else 0) if words[4] == b"$" else entry_id(words[4])
     if stream is None:
         stream = core.keys.values[key] = Stream()
         core.signal(key)
@@ -71,10 +71,6 @@ def xgroup_create(core: Core, words: list[bytes]) -> Reply:
 def _bad_words(core: Core, words: list[bytes]) -> ReplyError:
     said = b"unknown" if core.is_7 else b"Unknown"
     return ReplyError(b"ERR %b subcommand or wrong number of arguments for '%b'. Try XGROUP HELP." % (said, words[1]))
-
-
-def _group_id(word: bytes) -> int:
-    return entry_id(word)
 
 
 def _entries_read(word: bytes) -> int | None:
@@ -93,7 +89,7 @@ def xgroup_setid(core: Core, words: list[bytes]) -> Reply:
             raise _bad_words(core, words)
         entries_read = _entries_read(words[6])
     stream, group = _group_in(core, words)
-    group.last_id = stream.last_id if words[4] == b"$" else _group_id(words[4])
+    group.last_id = stream.last_id if words[4] == b"$" else bound_id(words[4], 0)
     group.entries_read = entries_read
     return OK
 

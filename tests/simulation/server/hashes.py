@@ -3,7 +3,7 @@
 from tests.simulation.server.commands import command
 from tests.simulation.server.core import Core
 from tests.simulation.server.keyspace import Hash
-from tests.simulation.server.replies import OK, Reply, ReplyError
+from tests.simulation.server.replies import Reply, ReplyError
 from tests.simulation.server.words import integer
 
 
@@ -37,18 +37,6 @@ def hgetall(core: Core, words: list[bytes]) -> Reply:
     return [part for pair in _existing(core, words[1]).items() for part in pair]
 
 
-@command("HVALS", 2, "read")
-def hvals(core: Core, words: list[bytes]) -> Reply:
-    """HVALS key"""
-    return list(_existing(core, words[1]).values())
-
-
-@command("HKEYS", 2, "read")
-def hkeys(core: Core, words: list[bytes]) -> Reply:
-    """HKEYS key"""
-    return list(_existing(core, words[1]))
-
-
 @command("HLEN", 2, "read")
 def hlen(core: Core, words: list[bytes]) -> Reply:
     """HLEN key"""
@@ -61,7 +49,9 @@ def hexists(core: Core, words: list[bytes]) -> Reply:
     return int(words[2] in _existing(core, words[1]))
 
 
-def _set(core: Core, words: list[bytes]) -> int:
+@command("HSET", -4, "grow")
+def hset(core: Core, words: list[bytes]) -> Reply:
+    """HSET key field value …"""
     if len(words) % 2:
         raise ReplyError(f"ERR wrong number of arguments for '{words[0].lower().decode()}' command")
     found = _made(core, words[1])
@@ -69,19 +59,6 @@ def _set(core: Core, words: list[bytes]) -> int:
     for i in range(2, len(words), 2):
         found[words[i]] = words[i + 1]
     return len(found) - before
-
-
-@command("HSET", -4, "grow")
-def hset(core: Core, words: list[bytes]) -> Reply:
-    """HSET key field value …"""
-    return _set(core, words)
-
-
-@command("HMSET", -4, "grow")
-def hmset(core: Core, words: list[bytes]) -> Reply:
-    """HMSET key field value …"""
-    _set(core, words)
-    return OK
 
 
 @command("HSETNX", 4, "grow")

@@ -16,31 +16,24 @@ def get(core: Core, words: list[bytes]) -> Reply:
     return core.keys.typed(words[1], bytes)
 
 
-@command("MGET", -2, "read")
-def mget(core: Core, words: list[bytes]) -> Reply:
-    """MGET key …"""
-    found = (core.keys.find(key) for key in words[1:])
-    return [value if isinstance(value, bytes) else None for value in found]
-
-
 @command("SET", -3, "grow")
 def set_(core: Core, words: list[bytes]) -> Reply:
-    """SET key value [NX|XX] [EX s|PX ms] [KEEPTTL]"""
+    """SET key value [NX|XX] [PX ms] [KEEPTTL]"""
     at, options = 3, set[bytes]()
-    lifetime: tuple[bytes, int] | None = None
+    lifetime: bytes | None = None
     while at < len(words):
         option = words[at].upper()
         if option in (b"NX", b"XX", b"KEEPTTL"):
             options.add(option)
-        elif option in (b"EX", b"PX") and at + 1 < len(words) and lifetime is None:
+        elif option == b"PX" and at + 1 < len(words) and lifetime is None:
             at += 1
-            lifetime = words[at], 1000 if option == b"EX" else 1
+            lifetime = words[at]
         else:
             raise syntax_error()
         at += 1
     if {b"NX", b"XX"} <= options or (lifetime is not None and b"KEEPTTL" in options):
         raise syntax_error()
-    expires_ms = core.now_ms + _lifetime_ms(core, *lifetime) if lifetime else None
+    expires_ms = core.now_ms + _lifetime_ms(core, lifetime) if lifetime is not None else None
     key, is_there = words[1], core.keys.find(words[1]) is not None
     if (b"NX" in options and is_there) or (b"XX" in options and not is_there):
         return None
@@ -52,32 +45,22 @@ def set_(core: Core, words: list[bytes]) -> Reply:
     return OK
 
 
-def _lifetime_ms(core: Core, word: bytes, unit: int) -> int:
-    lifetime = integer(word) * unit
+def _lifetime_ms(core: Core, word: bytes) -> int:
+    lifetime = integer(word)
     if lifetime <= 0:
         raise ReplyError("ERR invalid expire time in " + ("'set' command" if core.is_7 else "set"))
     return lifetime
 
 
-def _add(core: Core, key: bytes, step: int) -> int:
-    found = core.keys.typed(key, bytes)
-    value = integer(b"0" if found is None else found) + step
-    if not -(1 << 63) <= value < 1 << 63:
-        raise ReplyError("ERR increment or decrement would overflow")
-    core.keys.values[key] = b"%d" % value
-    return value
-
-
 @command("INCR", 2, "grow")
 def incr(core: Core, words: list[bytes]) -> Reply:
     """INCR key"""
-    return _add(core, words[1], 1)
-
-
-@command("INCRBY", 3, "grow")
-def incrby(core: Core, words: list[bytes]) -> Reply:
-    """INCRBY key increment"""
-    return _add(core, words[1], integer(words[2]))
+    found = core.keys.typed(words[1], bytes)
+    value = integer(b"0" if found is None else found) + 1
+    if value >= 1 << 63:
+        raise ReplyError("ERR increment or decrement would overflow")
+    core.keys.values[words[1]] = b"%d" % value
+    return value
 
 
 def _delete(core: Core, words: list[bytes]) -> Reply:
@@ -115,8 +98,10 @@ def type_(core: Core, words: list[bytes]) -> Reply:
     return Status(b"none" if value is None else TYPE_NAMES[type(value)])
 
 
-def _expire(core: Core, words: list[bytes], unit: int) -> Reply:
-    key, at_ms = words[1], core.now_ms + integer(words[2]) * unit
+@command("PEXPIRE", 3, "write")
+def pexpire(core: Core, words: list[bytes]) -> Reply:
+    """PEXPIRE key ms"""
+    key, at_ms = words[1], core.now_ms + integer(words[2])
     if core.keys.find(key) is None:
         return 0
     if at_ms <= core.now_ms:
@@ -126,18 +111,6 @@ def _expire(core: Core, words: list[bytes], unit: int) -> Reply:
     return 1
 
 
-@command("PEXPIRE", 3, "write")
-def pexpire(core: Core, words: list[bytes]) -> Reply:
-    """PEXPIRE key ms"""
-    return _expire(core, words, 1)
-
-
-@command("EXPIRE", 3, "write")
-def expire(core: Core, words: list[bytes]) -> Reply:
-    """EXPIRE key s"""
-    return _expire(core, words, 1000)
-
-
 @command("PTTL", 2, "read")
 def pttl(core: Core, words: list[bytes]) -> Reply:
     """PTTL key"""
@@ -145,26 +118,6 @@ def pttl(core: Core, words: list[bytes]) -> Reply:
         return -2
     at_ms = core.keys.expires.get(words[1])
     return -1 if at_ms is None else at_ms - core.now_ms
-
-
-@command("TTL", 2, "read")
-def ttl(core: Core, words: list[bytes]) -> Reply:
-    """TTL key"""
-    left = pttl(core, words)
-    return (left + 500) // 1000 if isinstance(left, int) and left >= 0 else left
-
-
-@command("PERSIST", 2, "write")
-def persist(core: Core, words: list[bytes]) -> Reply:
-    """PERSIST key"""
-    return int(core.keys.find(words[1]) is not None and core.keys.expires.pop(words[1], None) is not None)
-
-
-@command("DBSIZE", 1, "read")
-def dbsize(core: Core, words: list[bytes]) -> Reply:
-    """DBSIZE"""
-    del words
-    return len(core.keys.all_keys())
 
 
 @command("SCAN", -2, "read")

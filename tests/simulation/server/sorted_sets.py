@@ -159,10 +159,3 @@ def zrangebyscore(core: Core, words: list[bytes]) -> Reply:
     if count >= 0:
         last = min(last, first + count)
     return _told(core, found.rows[first : max(first, last)], with_scores=with_scores)
-
-
-@command("ZSCAN", -3, "read")
-def zscan(core: Core, words: list[bytes]) -> Reply:
-    """ZSCAN key cursor [COUNT n], which returns a small sorted set in one piece."""
-    cursor = integer(words[2], "ERR invalid cursor")
-    return [b"0", _told(core, _existing(core, words[1]).rows if cursor == 0 else [], with_scores=True)]

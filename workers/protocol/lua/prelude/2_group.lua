@@ -37,7 +37,7 @@ end
 -- Returns the group settings, and the beat (9_beat.lua), or nil if the group has none.
 local function read_settings()
   local values = redis.call('HMGET', settings, 'policy', 'recovery', 'paused', 'visibility_ms', 'max_deliveries', 'former_left',
-    'former_visibility_ms', 'former_max_deliveries', 'beat', 'unbroken', 'gap')
+    'former_visibility_ms', 'former_max_deliveries', 'beat', 'unbroken', 'gap', 'token')
   local visibility = whole_number(values[4], 0)
   if not values[1] or visibility == 0 then
     return nil
@@ -45,7 +45,7 @@ local function read_settings()
   local in_force = { policy = values[1], recovery = values[2], paused = values[3] == '1', own_visibility_ms = visibility,
     own_max_deliveries = whole_number(values[5], 0), former_left = whole_number(values[6], 0),
     former_visibility_ms = whole_number(values[7], 0), former_max_deliveries = whole_number(values[8], 0),
-    beat = whole_number(values[9], 0), unbroken = whole_number(values[10], 0), gap = whole_number(values[11], 0) }
+    beat = whole_number(values[9], 0), unbroken = whole_number(values[10], 0), gap = whole_number(values[11], 0), token = values[12] }
   count_former(in_force)
   return in_force
 end

@@ -11,15 +11,19 @@
 
 local GAP_PART = 3 -- a gap counts from this part of the visibility timeout on
 
--- Runs the commands of a heartbeat in a form that changes nothing. Raises the error of a command that is not permitted. From 7.0 on,
--- XCLAIM without a result would create the consumer, so there the permission is asked for, and the call is made only if it is missing.
-local function probe_heartbeat(key)
-  redis.call('XPENDING', key, group, '0-0', '0-0', 1)
+-- Runs the commands of a heartbeat behind XPENDING in a form that changes nothing. Raises the error of a command that is not permitted. From
+-- 7.0 on, XCLAIM without a result would create the consumer, so there the permission is asked for, and the call is made only if it is missing.
+local function probe_claim(key)
   redis.call('XRANGE', key, '0-0', '0-0')
   local is_known, may = pcall(redis.acl_check_cmd or error, 'XCLAIM', key, group, 'none-by-reaper', '0', '0-0', 'JUSTID')
   if not (is_known and may) then
     redis.call('XCLAIM', key, group, 'none-by-reaper', '0', '0-0', 'JUSTID')
   end
+end
+
+local function probe_heartbeat(key)
+  redis.call('XPENDING', key, group, '0-0', '0-0', 1)
+  probe_claim(key)
 end
 
 -- Returns whether there is a gap between the last beat and now. Both numbers are above 0 if they are numbers.
