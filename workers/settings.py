@@ -53,9 +53,8 @@ class WorkerSettings(ProgramSettings):
     )
     redelivery: Redelivery | None = Field(
         default=None,
-        description="How a failed job becomes ready again: `stream` (copy to the end of the stream, whose only group "
-        "this must be), `retry-stream` (copy to the group's retry stream) or `in-place` (no copy; needs Redis 8.4). A "
-        "reaper's value has priority. Default: the group settings, else `stream`.",
+        description="How a failed or recovered job becomes ready again, as in `reaper run`. A reaper's value has "
+        "priority. Default: the group settings, else `stream`.",
     )
     recovery: RecoveryMode = Field(
         default=RecoveryMode.REAPER,

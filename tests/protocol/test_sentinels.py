@@ -210,9 +210,9 @@ async def test_a_master_that_is_a_replica_rejects_writes_until_it_is_promoted(
         assert await client.set("key", "1")
 
 
-async def test_the_connection_to_a_sentinel_closes_before_its_socket_is_collected(setup: Setup) -> None:
+def test_the_connection_to_a_sentinel_closes_before_its_socket_is_collected(setup: Setup) -> None:
     asked = Directory(parse_address(setup.url), {"legacy_responses": False, "protocol": 2})
-    await asked.look()
+    asked.owner_blocking(0)
     [connection] = asked._open
     assert connection.is_connected
     del asked
