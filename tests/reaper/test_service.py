@@ -251,8 +251,14 @@ async def test_a_rejected_write_ends_the_term_before_the_next_tick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO, "reaper")
-    ticks = iter([GroupWatch._ask])
-    monkeypatch.setattr(GroupWatch, "_ask", lambda watch: next(ticks, lambda _: None)(watch))
+    ask, asked = GroupWatch._ask, list[GroupWatch]()
+
+    def ask_once(watch: GroupWatch) -> None:
+        if not asked:
+            asked.append(watch)
+            ask(watch)
+
+    monkeypatch.setattr(GroupWatch, "_ask", ask_once)
     async with Reaper(settings_for(server)) as reaper:
         await wait_until(
             lambda: any(report.last_full_scan_ms for report in reaper.reports().values()), "its only tick is over"
