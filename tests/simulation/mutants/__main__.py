@@ -65,7 +65,7 @@ def _try(mutant: Mutant, tree: str, tiers: Sequence[Tier], asked: argparse.Names
     if before and before.tree == tree and (before.caught or before.ended):
         return before
     result = before if before and before.tree == tree else Result(mutant.name, mutant.digest, tree)
-    todo = [step for step in steps(mutant, ROOT, tiers) if not (asked.near and step.is_whole)]
+    todo = [step for step in steps(mutant, tiers) if not (asked.near and step.is_whole)]
     if before and before.caught and before.caught.by:
         todo.insert(0, again(before.caught))
     with mutated(ROOT, mutant) as copy:

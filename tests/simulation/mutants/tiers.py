@@ -88,7 +88,7 @@ class Step:
         return None
 
 
-def steps(mutant: Mutant, root: Path, tiers: Iterable[Tier]) -> list[Step]:
+def steps(mutant: Mutant, tiers: Iterable[Tier]) -> list[Step]:
     """Return the tiers in order, which are the tests closest to the changed files, the simulation, and then
     everything."""
     wanted = set(tiers)
@@ -98,7 +98,7 @@ def steps(mutant: Mutant, root: Path, tiers: Iterable[Tier]) -> list[Step]:
         for tier in FOLDERS
         if tier in wanted and (tests := tuple(dict.fromkeys(file for file in files if _tier_of(file) is tier)))
     ]
-    if Tier.SIMULATION in wanted and simulation_is_there(root):
+    if Tier.SIMULATION in wanted:
         first.append(simulation())
     whole = [
         Step(tier, tier, tuple(f"tests/{folder}" for folder in FOLDERS[tier]), WHOLE_S)
@@ -121,11 +121,6 @@ def again(found: Catch) -> Step:
 def _tier_of(file: str) -> Tier:
     folder = file.split("/")[1]
     return next((tier for tier, folders in FOLDERS.items() if folder in folders), Tier.UNIT)
-
-
-def simulation_is_there(root: Path) -> bool:
-    """Tell whether there is a simulation to run."""
-    return (root / "tests/simulation/__main__.py").is_file()
 
 
 def _run_tests(root: Path, step: Step, words: Sequence[str], processes: int) -> Catch | None:

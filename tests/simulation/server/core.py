@@ -34,7 +34,6 @@ class Caller(Protocol):
     """The calling session."""
 
     id: int
-    name: bytes
     user: str
     in_transaction: bool
 

@@ -32,7 +32,7 @@ OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 READ_ONLY = "READONLY You can't write against a read only replica."
 NO_REPLICAS = "NOREPLICAS Not enough good replicas to write."
 LOADING = "LOADING Redis is loading the dataset in memory"
-NOT_WHILE_LOADING = frozenset({"ping", "eval", "evalsha", "script|load", "script|exists", "script|flush"})
+NOT_WHILE_LOADING = frozenset({"ping", "eval", "evalsha"})
 """Commands without keys that a server rejects while it reads its data."""
 NO_SCRIPT = "NOSCRIPT No matching script. Please use EVAL."
 DEMOTED = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
@@ -40,20 +40,18 @@ QUEUED = Status(b"QUEUED")
 
 
 class ModelServer(Core):
-    """A server. ``version`` is one of `versions.KNOWN`. A password is that of the default user."""
+    """A server. ``version`` is one of `versions.KNOWN`."""
 
-    def __init__(self, *, version: str = "7.0", clock: ServerClock, password: bytes | None = None) -> None:
+    def __init__(self, *, version: str = "7.0", clock: ServerClock) -> None:
         super().__init__(capabilities_of(version))
         self.clock = clock
         self.sessions: dict[int, Session] = {}
         self.scripts: set[bytes] = set()
-        self.passwords: dict[str, bytes | None] = {"default": password}
         self.denied: dict[str, set[str]] = {}
         self.lacks_replicas = False
         """``min-replicas-to-write`` is not met, so the server rejects writes."""
         self.max_clients = 10_000
         self.is_full = self.is_replica = self.is_loading = False
-        self.settings = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "yes", "save": ""}
         self.channels = Channels()
         self.publish = self.channels.publish
         self.wrote: Callable[[list[bytes], Reply], None] | None = None
@@ -84,7 +82,6 @@ class ModelServer(Core):
             session.push(ReplyError("ERR max number of clients reached"))
             session.hang_up()
             return session
-        session.is_known = self.passwords["default"] is None
         self.sessions[session.id] = session
         return session
 
@@ -95,22 +92,6 @@ class ModelServer(Core):
             self._queue.drop(session.waiter)
             session.waiter = None
         self.channels.forget(session)
-
-    def log_in(self, session: Session, user: str, password: bytes) -> None:
-        """Log a user in. Raises ReplyError."""
-        expected = self.passwords.get(user)
-        if user not in self.passwords or (expected is not None and expected != password):
-            raise ReplyError("WRONGPASS invalid username-password pair or user is disabled.")
-        session.user, session.is_known = user, True
-
-    def must_be_known(self, session: Session) -> None:
-        """Raise ReplyError without a login."""
-        if not session.is_known:
-            raise ReplyError(
-                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH"
-                " <user> <pass> option can be used to authenticate the client and select the RESP protocol version at"
-                " the same time"
-            )
 
     # ---- commands
     def execute(self, session: Session, words: list[bytes]) -> Reply:
@@ -189,8 +170,6 @@ class ModelServer(Core):
         self._to_resume.append(session)
 
     def _check(self, session: Session, found: Command) -> None:
-        if not session.is_known and found.name not in ("auth", "hello"):
-            raise ReplyError("NOAUTH Authentication required.")
         if found.name in self.denied.get(session.user, ()):
             raise self._denied(session.user, found.name)
         rejected = self._rejected_now(session, found)
@@ -388,7 +367,6 @@ class ModelServer(Core):
     def copy(self, *, lag_ms: int = 0, clock: ServerClock | None = None) -> "ModelServer":
         """Return a replica that has the writes up to ``lag_ms`` ago. `readonly` makes it the primary."""
         replica = ModelServer(version=self.capabilities.name, clock=clock or self.clock)
-        replica.passwords, replica.settings = dict(self.passwords), dict(self.settings)
         replica.denied = {user: set(names) for user, names in self.denied.items()}
         replica.is_replica = True
         replica.keys = self._history.data_before(self.clock.now_us(), lag_ms * 1000)

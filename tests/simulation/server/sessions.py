@@ -20,16 +20,13 @@ class Session(Answered):
         self, server: "ModelServer", number: int, send: Callable[[bytes], None], on_close: Callable[[], None]
     ) -> None:
         self.id = number
-        self.name = b""
         self.user = "default"
-        self.is_known = False
         self.in_transaction = False
         self.queued: list[list[bytes]] = []
         """The commands of a transaction that is open."""
         self.spoiled = False
         """The transaction has a command that cannot be run."""
         self.channels: dict[bytes, None] = {}
-        self.last_command = b""
         self.waiter: Waiter | None = None
         self.closed = False
         self._server = server

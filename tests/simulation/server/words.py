@@ -54,11 +54,6 @@ def entry_id(word: bytes, missing: int = 0, said: str = BAD_ID) -> int:
     return ms << SEQUENCE_BITS | sequence
 
 
-def interval(start: bytes, end: bytes) -> tuple[int, int]:
-    """Read the bounds of an interval of IDs. ``(`` leaves the bound out. Raises ReplyError."""
-    return interval_start(start), interval_end(end)
-
-
 def interval_start(word: bytes) -> int:
     """Read the lower bound of an interval, inclusive."""
     if word[:1] == b"(":
