@@ -249,6 +249,7 @@ async def test_a_rejected_write_ends_the_term_before_the_next_tick(
     caplog.set_level(logging.INFO, "reaper")
     async with Reaper(settings_for(server, tick_interval=10, visibility_timeout=3_600)) as reaper:
         await holding(reaper)
+        await wait_until(lambda: reaper.reports()["orders/billing"].last_scan_ms, "its first tick is over")
         await client.set(scene.keys.lease, "bob.0@60000", px=60_000)
         await client.publish(scene.keys.schedule, "0")  # it looks for due jobs
         await wait_until(lambda: not reaper.held, "its term is over")
