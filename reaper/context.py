@@ -37,6 +37,8 @@ class ReplicaContext:
     """IDs of the live replicas with the same settings that may hold groups. None = unknown, before the first answer."""
     logged_groups: set[str] = field(default_factory=set)
     """Groups with a current failure that is logged."""
+    terms: int = 0
+    """How many leases the replica has taken."""
     watched: int = 0
     """How many groups the replica may serve."""
     clock_offset_ms: int = 0

@@ -21,8 +21,8 @@ from workers.protocol.slots import key_of, slot_of
 
 logger = logging.getLogger(__name__)
 
-MOST = 250
-"""Short commands of one pipeline, which keeps the server busy for some milliseconds."""
+MOST = 100
+"""Short commands of one pipeline. The answers to the first ones wait for the last one, and timers start by answers."""
 
 Answered = Callable[[Any], None]
 """Called with the reply or with an error. It should not raise."""

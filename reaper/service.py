@@ -189,7 +189,7 @@ class Reaper:
             at_ms=at_ms,
             heartbeat_ms=to_ms(self.settings.heartbeat),
             observe=self.settings.observe,
-            terms=self._tenures.terms,
+            terms=self._context.terms,
             server=self.server,
             watched=len(self._tenures.names),
             held=sum(held for _, held in numbers.values()),

@@ -10,8 +10,7 @@ from anyio.lowlevel import checkpoint
 from workers.runtime.clock import monotonic
 
 SLOT_S, TICK_SLOTS = 0.02, 10
-"""Alarms in the same slot ring together, so that their commands share a pipeline. Ticks have longer slots, ten in the
-time between two of them."""
+"""Alarms in a slot ring together, so that their commands share a pipeline. The time between two ticks has ten slots."""
 MOST_AT_ONCE = 500
 """Alarms that ring before other tasks have their turn."""
 
@@ -50,8 +49,6 @@ class Wheel:
         due_s = monotonic() + max(pause_s, 0)
         if slot_s:
             due_s = ceil(due_s / slot_s) * slot_s
-        if alarm.due_s == due_s:
-            return
         alarm.due_s = due_s
         self._number += 1
         heappush(self._heap, (due_s, self._number, alarm))

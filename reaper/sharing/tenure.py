@@ -72,7 +72,6 @@ class Tenure:
         self._is_watched = True
         self.has_answer = False
         """Redis has returned the holder of the lease."""
-        self.terms = 0
 
     # ---- from outside
 
@@ -242,7 +241,7 @@ class Tenure:
     def _hold(self, term: Authority) -> None:
         """Serve the group until the term ends."""
         logger.log(self._level, "lease taken: %s", fields(group=self.group.keys.name, token=term.token))
-        self.terms += bool(term.token)
+        self._context.terms += bool(term.token)
         self._is_busy = self._is_woken = False
         ended = partial(self._ended, term)
         self._watch = watch = GroupWatch(self._context, self._lease, term, ended, self._notes)

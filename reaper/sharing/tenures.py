@@ -92,11 +92,6 @@ class Tenures:
         return sum(tenure.is_held for _, tenure in self._all())
 
     @property
-    def terms(self) -> int:
-        """Number of leases that this replica has taken."""
-        return sum(tenure.terms for _, tenure in self._all())
-
-    @property
     def have_answers(self) -> bool:
         """Tell whether the replica knows the holder of each group that it may hold. A drained one may hold none."""
         may_hold = self._context.replica_id in (self._context.able or ())

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 EACH_PROCESS = 0.001
 """Part of a core that a replica and a server use without any group."""
-SERVER_US, SERVER_PIPELINE_US = 16, 60
+SERVER_US, SERVER_PIPELINE_US = 17, 65
 """Time of a server for a request, and for a pipeline of them."""
-REPLICA_US, REPLICA_PIPELINE_US = 30, 70
-MOST_TOGETHER = 250
+REPLICA_US, REPLICA_PIPELINE_US = 31, 100
+MOST_TOGETHER = 100
+STAGES = 3
+"""Pipelines of a slot: ticks, and the two requests of the full scans that they begin."""
 
 
 @dataclass(frozen=True)
@@ -26,18 +28,18 @@ class Deployment:
     @property
     def requests_s(self) -> float:
         """Requests in a second, of all replicas."""
-        each = 1 / (0.95 * self.ttl_s / 3) + 1 / (2.25 * self.ttl_s) + 5 / self.full_scan_s
+        each = 1 / (0.95 * self.ttl_s / 3) + 1 / (2.25 * self.ttl_s) + 2.2 / self.full_scan_s
         return self.groups * each + self.replicas
 
     @property
     def slot_s(self) -> float:
         """Ticks that fall due within so many seconds share pipelines."""
-        return max(0.02, self.ttl_s / 30 * min(1, 1000 / self.groups))
+        return self.ttl_s / 30
 
     @property
     def batch(self) -> float:
         """Requests of a pipeline."""
-        return min(MOST_TOGETHER, max(1, self.requests_s * self.slot_s / (self.replicas * self.masters)))
+        return min(MOST_TOGETHER, max(1, self.requests_s * self.slot_s / (STAGES * self.replicas * self.masters)))
 
     @property
     def core_of_master(self) -> float:

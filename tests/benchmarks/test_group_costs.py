@@ -21,7 +21,7 @@ ROWS = re.findall(
     r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) % \| ([\d.]+) % \| (\d+) MB \| ([\d.]+) s \| ([\d.]+) s \|$", PAGE, re.MULTILINE
 )
 """Groups, replicas, cores of Redis and of a replica, memory of a replica, seconds until held, and of a failover."""
-BY_PART, BY_CORE = 0.25, 0.008
+BY_PART, BY_CORE = 0.25, 0.004
 """The formulas are so near to what was measured, as a part of that or of a core."""
 
 

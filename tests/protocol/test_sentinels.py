@@ -1,6 +1,7 @@
 """Clients find the master that the Sentinels name, leave one that is demoted, and say why there is none."""
 
 import asyncio
+import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +19,7 @@ from tests.support.sentinel import NAME, Setup, started_setup
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 from workers.protocol import directory
-from workers.protocol.address import Host
+from workers.protocol.address import Host, parse_address
 from workers.protocol.connection import (
     KeptConnection,
     blocking_client,
@@ -207,3 +208,13 @@ async def test_a_master_that_is_a_replica_rejects_writes_until_it_is_promoted(
         assert is_contact_error(caught.value)
         replica.command("REPLICAOF", "NO", "ONE")
         assert await client.set("key", "1")
+
+
+def test_the_connection_to_a_sentinel_closes_before_its_socket_is_collected(setup: Setup) -> None:
+    asked = Directory(parse_address(setup.url), {"legacy_responses": False, "protocol": 2})
+    asked.owner_blocking(0)
+    [connection] = asked._open
+    assert connection.is_connected
+    del asked
+    gc.collect()
+    assert not connection.is_connected

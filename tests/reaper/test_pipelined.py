@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from reaper.pipelined import PipelinedClient
+from reaper.pipelined import MOST, PipelinedClient
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.address import Host
@@ -19,7 +19,7 @@ from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
-NUMBER = 600
+NUMBER = 2 * MOST + 50
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def test_each_caller_gets_its_reply_and_few_pipelines_are_sent(
         pipelined.ask(("ECHO", str(number)), heard.append)
     await wait_until(lambda: len(heard) == NUMBER, "all are answered")
     assert heard == [str(number).encode() for number in range(NUMBER)]
-    assert sent == [250, 250, 100]
+    assert sent == [MOST, MOST, 50]
 
 
 async def test_an_error_is_for_its_caller_alone(pipelined: PipelinedClient, client: Redis) -> None:

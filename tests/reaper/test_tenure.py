@@ -201,7 +201,7 @@ async def test_after_a_lost_reply_it_asks_again_as_the_same_holder(lease: Lease)
     lease.fails = 2
     async with Place(lease, FIRST, (FIRST,)).running() as tenure:
         await anyio.sleep(2)
-        assert (tenure.is_held, lease.token, tenure.terms) == (True, 1, 1)
+        assert (tenure.is_held, lease.token, tenure._context.terms) == (True, 1, 1)
     assert len({holder for _, call, holder in lease.calls if call == "take"}) == 1
 
 
@@ -232,7 +232,7 @@ async def test_a_lease_that_is_evicted_again_and_again_is_not_taken_without_a_pa
         tasks.start_soon(evict)
         await anyio.sleep(10)
         tasks.cancel_scope.cancel()
-    assert 10 < tenure.terms < 100
+    assert 10 < tenure._context.terms < 100
 
 
 async def test_a_replica_that_comes_gets_the_groups_that_are_its(lease: Lease) -> None:

@@ -227,13 +227,13 @@ def _turn(is_replica: bool) -> Step:
 
 def _revoke(command: str) -> Step:
     return change(
-        f"no {command}", ("ACL", "SETUSER", "default", f"-{command}"), lambda model: model.revoke("default", command)
+        f"no {command}", ("ACL", "SETUSER", "default", f"-{command}"), lambda model: model.denied.add(command)
     )
 
 
 def _grant(command: str) -> Step:
     return change(
-        f"{command} again", ("ACL", "SETUSER", "default", f"+{command}"), lambda model: model.grant("default", command)
+        f"{command} again", ("ACL", "SETUSER", "default", f"+{command}"), lambda model: model.denied.discard(command)
     )
 
 

@@ -168,7 +168,7 @@ class Drops:
         is_told_of = world.story.setting.journal and all(
             world.command("HEXISTS", KEYS.settings, b"registration:" + name) for name in consumer
         )
-        is_seen = "xpending" not in world.server.denied.get("default", ())  # by holders, in full scans
+        is_seen = "xpending" not in world.server.denied  # by holders, in full scans
         seen_ms = world.story.setting.visibility_s * 1000 * FULL_SCANS_PART
         idle_ms = min(idle_ms, (world.loop.now - self._holder_began_at) * 1000)
         if not consumer:  # a group: live workers report the jobs that they run, and the holder those that it has seen

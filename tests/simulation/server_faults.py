@@ -105,7 +105,7 @@ def deny(world: "World", step: Step) -> None:
     if step.value == WRITE:
         world.server.lacks_replicas = True
     else:
-        world.server.revoke("default", step.value)
+        world.server.denied.add(step.value)
     world.later(step.seconds, lambda: _allow(world, step.value))
 
 
@@ -115,7 +115,7 @@ def _allow(world: "World", command: str) -> None:
     if command == WRITE:
         world.server.lacks_replicas = False
     else:
-        world.server.grant("default", command)
+        world.server.denied.discard(command)
 
 
 def flush_scripts(world: "World", step: Step) -> None:  # noqa: ARG001

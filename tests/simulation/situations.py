@@ -39,7 +39,7 @@ def unserved(*causes: str) -> While:
 
 def denied(world: "World", _: Moment) -> bool:
     """A command is denied to all users."""
-    return any(world.server.denied.values())
+    return bool(world.server.denied)
 
 
 def full(world: "World", _: Moment) -> bool:

@@ -83,7 +83,7 @@ def test_who_may_not_is_asked_for_that_and_never_denied(
     server_of: Callable[[str], ModelServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = server_of("8.8")
-    server.denied["default"] = {"xnack"}
+    server.denied = {"xnack"}
     denied = []
     monkeypatch.setattr(server, "_denied_in_script", lambda *who: denied.append(who))
     assert give_back(server)[0] == b"w1"
@@ -96,7 +96,7 @@ def test_an_answer_that_is_wrong_does_no_harm(
     server_of: Callable[[str], ModelServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = server_of("8.8")
-    server.denied["default"] = {"xnack"}
+    server.denied = {"xnack"}
     monkeypatch.setattr(server, "_may", lambda _words: True)
     assert give_back(server)[0] == b"w1"
 

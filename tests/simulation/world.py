@@ -206,7 +206,7 @@ class World:
     def _misses_a_right(self, error: BaseException) -> bool:
         """Return whether a process did not start because a permission was missing, and reported it."""
         return isinstance(error, UnsupportedServerError) and (
-            any(self.server.denied.values()) or self.loop.now - self.allowed_at < DENIAL_IS_READ_S
+            bool(self.server.denied) or self.loop.now - self.allowed_at < DENIAL_IS_READ_S
         )
 
     def alive(self, role: str) -> Process | None:
@@ -299,7 +299,7 @@ class World:
         answers, server = hiredis.Reader(), self.server
         self.witness.caller = ""
         kept = server.max_clients, server.is_loading, server.denied
-        server.max_clients, server.is_loading, server.denied = server_faults.MOST_CLIENTS, False, {}
+        server.max_clients, server.is_loading, server.denied = server_faults.MOST_CLIENTS, False, set()
         session = server.connect(answers.feed)
         session.feed(hiredis.pack_command(words))  # type: ignore[arg-type]
         session.close()

@@ -13,6 +13,7 @@ from contextlib import suppress
 from math import inf
 from threading import Lock
 from typing import Any
+from weakref import finalize
 
 import redis
 from anyio import CapacityLimiter, to_thread
@@ -48,7 +49,9 @@ class Directory:
         self._options: dict[str, Any] = {**own, **address.sentinel_login, **ours}
         self._kind = redis.SSLConnection if address.tls else redis.Connection
         self._silent: set[Host] = set()
-        self._connection: redis.Connection | None = None
+        self._open: list[redis.Connection] = []
+        """The connection to the server that answered last. Closed before the garbage collector finds its socket."""
+        finalize(self, _close, self._open)
         self._turn = Lock()
         self._asking = AsyncLock()
         self._is_doubted = False
@@ -125,7 +128,7 @@ class Directory:
                 connection.disconnect()
                 continue
             self._silent.discard(host)
-            self._connection = connection
+            self._open.append(connection)
             return table
         kind = NoMasterYetError if any(isinstance(one, NoMasterYetError) for one in answers) else NoMasterError
         name, hosts = self._address.master, ", ".join(f"{host}:{port}" for host, port in self._address.hosts)
@@ -138,13 +141,11 @@ class Directory:
 
     def _connections(self) -> Iterator[redis.Connection]:
         """Yield the connection that is open, and new ones. Servers that did not answer the last time come last."""
-        connection, self._connection = self._connection, None
         is_doubted, self._is_doubted = self._is_doubted, False
-        if connection is not None and not is_doubted:
-            yield connection
-        elif connection is not None:
-            with suppress(RedisError, OSError):
-                connection.disconnect()
+        if is_doubted:
+            _close(self._open)
+        while self._open:
+            yield self._open.pop()
         hosts = [*{*self._address.hosts, *self.table.nodes}]
         random.shuffle(hosts)
         for host, port in sorted(hosts, key=self._silent.__contains__):
@@ -159,3 +160,9 @@ class Directory:
                     raise NoMasterYetError(f"{self._address.master!r} is down")
                 return SlotTable(((0, SLOTS - 1, (row[b"ip"].decode(), int(row[b"port"]))),))
         raise NoMasterError(f"no master is called {self._address.master!r}")
+
+
+def _close(connections: list[redis.Connection]) -> None:
+    while connections:
+        with suppress(RedisError, OSError):
+            connections.pop().disconnect()

@@ -34,7 +34,6 @@ class Caller(Protocol):
     """The calling session."""
 
     id: int
-    user: str
     in_transaction: bool
 
 

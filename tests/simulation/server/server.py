@@ -47,7 +47,8 @@ class ModelServer(Core):
         self.clock = clock
         self.sessions: dict[int, Session] = {}
         self.scripts: set[bytes] = set()
-        self.denied: dict[str, set[str]] = {}
+        self.denied = set[str]()
+        """Commands that no user may run, in lower case, with a subcommand after ``|``."""
         self.lacks_replicas = False
         """``min-replicas-to-write`` is not met, so the server rejects writes."""
         self.max_clients = 10_000
@@ -170,8 +171,8 @@ class ModelServer(Core):
         self._to_resume.append(session)
 
     def _check(self, session: Session, found: Command) -> None:
-        if found.name in self.denied.get(session.user, ()):
-            raise self._denied(session.user, found.name)
+        if found.name in self.denied:
+            raise self._denied(found.name)
         rejected = self._rejected_now(session, found)
         if rejected is None:
             return
@@ -202,9 +203,9 @@ class ModelServer(Core):
             return LOADING
         return None
 
-    def _denied(self, user: str, name: str) -> ReplyError:
+    def _denied(self, name: str) -> ReplyError:
         if self.capabilities.is_7_2:
-            return ReplyError(f"NOPERM User {user} has no permissions to run the '{name}' command")
+            return ReplyError(f"NOPERM User default has no permissions to run the '{name}' command")
         more = "" if self.is_7 else " or its subcommand"
         return ReplyError(f"NOPERM this user has no permissions to run the '{name}' command{more}")
 
@@ -258,11 +259,10 @@ class ModelServer(Core):
             raise CallRejectedError(
                 "ERR This Redis command is not allowed from script", "This Redis command is not allowed from scripts"
             )
-        assert self.session is not None
-        if found.name in self.denied.get(self.session.user, ()):
+        if found.name in self.denied:
             if self.not_allowed is not None:
                 self.not_allowed(words)
-            raise self._denied_in_script(self.session.user, found.name)
+            raise self._denied_in_script(found.name)
         if found.writes:
             if self.is_replica:
                 raise CallRejectedError(READ_ONLY, f"-{READ_ONLY}\r\n")
@@ -278,8 +278,7 @@ class ModelServer(Core):
         found = COMMANDS.get(words[0].upper())
         if found is None or not knows(self, found):
             return None
-        assert self.session is not None
-        return found.name not in self.denied.get(self.session.user, ())
+        return found.name not in self.denied
 
     def _rejected_words(self, words: list[bytes], error: ReplyError) -> ReplyError:
         found = COMMANDS.get(words[0].upper())
@@ -289,10 +288,10 @@ class ModelServer(Core):
         said = "Unknown Redis command called from script"
         return CallRejectedError(f"ERR {said}", "Unknown Redis command called from Lua script")
 
-    def _denied_in_script(self, user: str, name: str) -> ReplyError:
+    def _denied_in_script(self, name: str) -> ReplyError:
         if self.capabilities.is_7_2:
             return ReplyError(
-                f"NOPERM ACL failure in script: User {user} has no permissions to run the '{name}' command"
+                f"NOPERM ACL failure in script: User default has no permissions to run the '{name}' command"
             )
         said = "The user executing the script can't run this command or subcommand"
         return CallRejectedError(f"ERR {said}", said)
@@ -342,14 +341,6 @@ class ModelServer(Core):
                 session.hang_up()
         self.is_replica = is_replica
 
-    def revoke(self, user: str, command: str) -> None:
-        """Remove a permission. ``command`` is in lower case, with a subcommand after ``|``."""
-        self.denied.setdefault(user, set()).add(command)
-
-    def grant(self, user: str, command: str) -> None:
-        """Restore a permission."""
-        self.denied.get(user, set()).discard(command)
-
     def end_connections(self) -> None:
         """Close all connections, as at the end of the process."""
         for session in list(self.sessions.values()):
@@ -367,7 +358,7 @@ class ModelServer(Core):
     def copy(self, *, lag_ms: int = 0, clock: ServerClock | None = None) -> "ModelServer":
         """Return a replica that has the writes up to ``lag_ms`` ago. `readonly` makes it the primary."""
         replica = ModelServer(version=self.capabilities.name, clock=clock or self.clock)
-        replica.denied = {user: set(names) for user, names in self.denied.items()}
+        replica.denied = set(self.denied)
         replica.is_replica = True
         replica.keys = self._history.data_before(self.clock.now_us(), lag_ms * 1000)
         replica._history.restart(replica.keys)

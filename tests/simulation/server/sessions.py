@@ -20,7 +20,6 @@ class Session(Answered):
         self, server: "ModelServer", number: int, send: Callable[[bytes], None], on_close: Callable[[], None]
     ) -> None:
         self.id = number
-        self.user = "default"
         self.in_transaction = False
         self.queued: list[list[bytes]] = []
         """The commands of a transaction that is open."""
