@@ -24,8 +24,8 @@ from workers.protocol.messages import entry_order
 from workers.runtime.pauses import pause_s
 
 ACK = Outcome.ACK  # in the class, it costs ten times the comparison
-SETTLE_BATCH = 128
-"""The maximum number of verdicts in a call."""
+SETTLE_BATCH = 200
+"""The maximum number of verdicts in a call. Two batches of a hundred jobs fit."""
 GATHER_BATCHES = 4
 """Full batches that can gather before runners wait, so that memory is bounded in an outage."""
 GATHER_S = 0.001

@@ -68,21 +68,21 @@ class Gatherer:
 
         Use ``at_once`` if no slot is free.
         """
-        begins: list[Delivery | Batch] = []
+        begins, waiting = list[Delivery | Batch](), self._waiting
         for job in deliveries:
             call, may_be_last = self._call_of(job), job.deliveries > 1 or job.is_quarantined
             if not isinstance(call, BatchCall) or (may_be_last and self._begins_alone(job)):
                 begins.append(job)
                 continue
-            self._waiting[call].append(job)
-            if len(self._waiting[call]) >= call.size:
+            gathered = waiting[call]
+            gathered.append(job)
+            if len(gathered) >= call.size:
                 begins.append(self._taken(call))
-        for call in list(self._waiting):
+        for call in list(waiting):
             if at_once:
                 begins.append(self._taken(call))
             elif call not in self._timers:
-                loop = asyncio.get_running_loop()
-                self._timers[call] = loop.call_later(call.wait_s, self._complete_late, call, late)
+                self._timers[call] = asyncio.get_running_loop().call_later(call.wait_s, self._complete_late, call, late)
         return begins
 
     def take_all(self) -> list[Delivery]:

@@ -64,7 +64,7 @@ JournalMaxlen = Annotated[
     Field(
         ge=100,
         le=10**12,
-        description="About how many entries a journal keeps. An entry holds the events of up to 128 jobs.",
+        description="About how many entries a journal keeps. An entry holds the events of up to 200 jobs.",
     ),
 ]
 

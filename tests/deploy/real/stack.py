@@ -137,9 +137,9 @@ class Stack:
 
     def words(self) -> dict[str, str]:
         """Return the words of the workers in the group settings, by consumer."""
-        lines = self.redis("HGETALL", "{orders}:group:billing").splitlines()
-        fields = dict(zip(lines[::2], lines[1::2], strict=True))
-        return {name: word for name, word in fields.items() if name.startswith("registration:")}
+        settings = "{orders}:group:billing"  # other values there are not text
+        names = [name for name in self.redis("HKEYS", settings).splitlines() if name.startswith("registration:")]
+        return dict(zip(names, self.redis("HMGET", settings, *names).splitlines(), strict=True))
 
 
 def denied(log: str) -> list[str]:

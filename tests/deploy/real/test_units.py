@@ -42,7 +42,7 @@ async def test_units_start(units: Units) -> None:
     for unit in ("reaper@orders", "worker@1", "worker@2"):
         await units.is_active(unit)
         assert units.shown(unit, "NRestarts") == "0"
-    await units.logs("reaper@orders", "replica started")
+    await units.logs("reaper@orders", "lease taken")
     await units.logs("worker@1", "worker started")
     exposure = re.search(r"exposure level for \S+: ([\d.]+)", units.run("systemd-analyze", "security", "reaper@orders"))
     assert exposure
@@ -65,7 +65,7 @@ async def test_the_replica_is_killed(units: Units) -> None:
     """The only replica is killed: systemd starts it again, and it takes its groups again."""
     units.run("systemctl", "kill", "--signal=KILL", "reaper@orders")
     await wait_until(lambda: units.shown("reaper@orders", "NRestarts") == "1", "it is started again")
-    await wait_until(lambda: units.log("reaper@orders").count("replica started") == 2, "it works again")
+    await wait_until(lambda: units.log("reaper@orders").count("lease taken") == 2, "it works again")
 
 
 async def test_a_worker_is_killed_and_its_next_process_does_its_jobs(units: Units) -> None:

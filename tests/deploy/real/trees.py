@@ -63,7 +63,7 @@ HOST = Tree(
     ),
 )  # fmt: skip
 """A machine: an engine with Compose, and systemd."""
-IMAGE = Tree("image", "bookworm", ("ca-certificates", "python3", "python3-venv", "redis-server"))
+IMAGE = Tree("image", "bookworm", ("ca-certificates", "python3", "python3-pip", "python3-venv", "redis-server"))
 """What stands in for the images that a registry would give."""
 
 
