@@ -5,8 +5,7 @@ completion to the last, on the server's clock. It includes recovery, reading, ru
 bare loop is ``XAUTOCLAIM COUNT 100`` and ``XACK`` in redis-py. The worker has 200 slots, and fewer in the last row.
 An embedded worker claims page after page for its free slots. While no slot is free, the jobs are copied, acknowledged,
 deleted and read again. In reaper mode, replica, server and worker share two cores. A page waits for free slots, so
-server (9 µs a job on a busy machine) and worker (7 µs) work in turns. ``recover.lua`` takes 8 of these, mostly for Lua:
-``XCLAIM`` 1.0, ``XPENDING`` and ``XRANGE`` 0.6.
+server (9 µs a job, 8 of them in ``recover.lua``) and worker (7 µs) work in turns.
 """
 
 from collections.abc import Sequence

@@ -5,11 +5,9 @@ until the last one is settled, with the journal at its default level. With a bat
 200 slots each. The bare loop is two processes with ``XREADGROUP COUNT 100`` and ``XACK`` in redis-py. On a machine with
 two cores the server and the workers share them, so the rate follows from the CPU time of all processes.
 
-With batches of 100, the server takes 2 µs a job: 1.0 for the read and 0.98 for ``ack.lua``, with 0.06 for the journal.
-It acknowledges each ID by itself, because ``XACK`` of many, 0.30 cheaper, does not tell which ones it rejects. A look
-before it costs 0.43 by ``XPENDING``, and 0.86 by ``XCLAIM``. With warm caches, a worker takes 1.2: reply 0.15, jobs
-0.44, facts 0.20, request 0.11, batches and verdicts 0.31. In fact it takes 2.9, with the event loop and cold caches.
-Calls of 200 verdicts, not 128, save a seventh. For 0.75 of the bare rate, all processes may take 3.8.
+With batches of 100, the server takes 2 µs a job, half for the read and half for ``ack.lua``. The script acknowledges each
+ID by itself, because ``XACK`` of many, 0.3 µs cheaper, does not tell which ones it rejects. For 0.75 of the bare rate,
+all processes may take 3.8 µs a job.
 """
 
 import sys
