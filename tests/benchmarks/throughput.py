@@ -5,9 +5,9 @@ until the last one is settled, with the journal at its default level. With a bat
 200 slots each. The bare loop is two processes with ``XREADGROUP COUNT 100`` and ``XACK`` in redis-py. On a machine with
 two cores the server and the workers share them, so the rate follows from the CPU time of all processes.
 
-With batches of 100, the server takes 2 µs a job, half for the read and half for ``ack.lua``. The script acknowledges each
-ID by itself, because ``XACK`` of many, 0.3 µs cheaper, does not tell which ones it rejects. For 0.75 of the bare rate,
-all processes may take 3.8 µs a job.
+With batches of 100, the server takes 2 µs a job, half for the read and half for ``ack.lua``. The script acknowledges
+each ID by itself, because ``XACK`` of many, 0.3 µs cheaper, does not tell which ones it rejects. For 0.75 of the bare
+rate, all processes may take 3.8 µs a job.
 """
 
 import sys
