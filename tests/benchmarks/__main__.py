@@ -92,10 +92,12 @@ def _run(name: str, *, quick: bool) -> Chapter:
 
 def _write_down(chapter: Chapter) -> None:
     """Put a benchmark into the page, the table and the chart, in place of what they have of it on this Python."""
-    page = read_page(PAGE.read_text(encoding="utf-8"), ABOUTS) if PAGE.exists() else Page()
-    PAGE.write_text(write_page(page.renewed([chapter]), ABOUTS), encoding="utf-8")
+    release = version("stream-reaper")
     before = history.read(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else []
-    told = history.merged(before, history.measured([chapter], version("stream-reaper")))
+    told = history.merged(before, history.measured([chapter], release))
+    page = read_page(PAGE.read_text(encoding="utf-8"), ABOUTS) if PAGE.exists() else Page()
+    ratios = history.ratios_of(release, told)
+    PAGE.write_text(write_page(page.renewed([chapter]), ABOUTS, ratios), encoding="utf-8")
     TABLE.write_text(history.written(told), encoding="utf-8")
     CHART.write_text(history.chart(told), encoding="utf-8")
     click.echo(f"written to {PAGE.name}, {TABLE.name} and {CHART.name}\n")

@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tests.benchmarks.page import Chapter
+from tests.benchmarks.page import Chapter, table
 
 COLUMNS_OF_PANELS, PANEL_IN = 3, (3.2, 2.0)
 _TITLE = 58
@@ -56,10 +56,23 @@ def read(text: str) -> list[Measured]:
 def written(history: Iterable[Measured]) -> str:
     """Return the table, in an order that a new release or row only adds to."""
     out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow(field.name for field in fields(Measured))
-    table.writerows(map(astuple, sorted(history, key=lambda one: (_order(one.release), one.python, one.what))))
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(field.name for field in fields(Measured))
+    rows.writerows(map(astuple, sorted(history, key=lambda one: (_order(one.release), one.python, one.what))))
     return out.getvalue()
+
+
+def ratios_of(release: str, history: Iterable[Measured]) -> str:
+    """Return a table of the ratios of ``release``, with a column for each Python."""
+    found = {(one.what, one.python): one for one in history if one.release == release}
+    pythons = sorted({python for _, python in found}, key=_order)
+    rows = []
+    for what in sorted({what for what, _ in found}):
+        here = [found.get((what, python)) for python in pythons]
+        demand = next(one.demand for one in here if one)
+        rows.append([what, *(f"{one.ratio:.2f}" if one else "-" for one in here), f"{demand:.2f}"])
+    header = [f"ratio in {release}", *(f"Python {python}" for python in pythons), "demand"]
+    return table(header, rows, numbers=range(1, len(header)))
 
 
 def chart(history: Sequence[Measured]) -> str:

@@ -28,7 +28,7 @@ def describe(server: str) -> Machine:
     return Machine(
         hardware=f"{_processor()}, {os.cpu_count()} cores, {memory_gb:.0f} GB of memory",
         software=f"{_system()}, {server}, Python {platform.python_version()}, {packages}",
-        load=f"Other programs kept the cores {_busy_share():.0%} busy when the run began",
+        load=f"Other load: {_busy_share():.0%}",
     )
 
 

@@ -32,6 +32,7 @@ HOW_TO_READ = """\
 - **ratio**: stream-reaper divided by bare, the median of the rounds.
   Compare ratios, because seconds depend on the machine.
 - **demand**: the limit that the project sets for itself.
+- **other load**: how busy other programs kept the cores when the run began.
 - Percentiles are nearest-rank. Rates are medians of rounds, and maxima are the worst of all rounds.
 """
 
@@ -42,7 +43,8 @@ The chart has the ratio of each release and each Python, and its limit as a dash
 The numbers are in [benchmarks.csv](benchmarks.csv).
 
 ![Ratios to the bare code over releases](images/benchmarks.svg)
-"""
+
+{ratios}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +104,19 @@ def read_page(text: str, abouts: Mapping[str, str]) -> Page:
     return Page(tuple(told), tuple(machines.items()))
 
 
-def write_page(page: Page, abouts: Mapping[str, str]) -> str:
-    """Return docs/internals/benchmarks.md. ``abouts`` are the titles and texts of all benchmarks, in their order."""
+def write_page(page: Page, abouts: Mapping[str, str], ratios: str = "") -> str:
+    """Return docs/internals/benchmarks.md.
+
+    ``abouts`` are the titles and texts of all benchmarks, in their order. ``ratios`` is the table of the present
+    release, with a column for each Python.
+    """
     names = ", ".join(f"`{name}`" for name in abouts)
     by_name = {name: sorted((one for one in page.told if one.name == name), key=_minor) for name in abouts}
     runs = sorted({one.python: one for one in page.told}.values(), key=_minor)
     parts = [
         INTRODUCTION.format(names=names),
         *(_run(run.python, by_name, dict(page.machines).get(run.python, ())) for run in runs),
-        OVER_RELEASES,
+        OVER_RELEASES.format(ratios=ratios),
         HOW_TO_READ,
         *(_chapters(abouts[name], found) for name, found in by_name.items() if found),
     ]
@@ -173,13 +179,14 @@ def _chapters(about: str, told: Sequence[Told]) -> str:
 
 
 def _told(chapter: Chapter) -> Told:
-    table = _table(HEADER, [row.cells() for row in chapter.result.rows], numbers=range(1, 4))
+    rows = table(HEADER, [row.cells() for row in chapter.result.rows], numbers=range(1, 4))
     when = f"Measured on {chapter.day.isoformat()} with Python {chapter.python}. {chapter.machine.load}."
-    text = f"{when}\n\n{table}"
+    text = f"{when}\n\n{rows}"
     return Told(chapter.name, chapter.python, text, demands_of(chapter.result.rows))
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: range) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: range) -> str:
+    """Return a table, whose columns ``numbers`` are aligned to the right."""
     rule = ["---:" if column in numbers else "---" for column in range(len(header))]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)) + "\n"
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import date
 
 from tests.benchmarks.figures import Result, Row, at_least_ratio, at_most
-from tests.benchmarks.history import Measured, chart, measured, merged, read, written
+from tests.benchmarks.history import Measured, chart, measured, merged, ratios_of, read, written
 from tests.benchmarks.machine import Machine
 from tests.benchmarks.page import Chapter
 
@@ -29,6 +29,16 @@ def test_a_release_that_is_measured_again_on_one_python_keeps_what_others_found(
 def test_what_is_written_is_read_again_and_releases_are_in_their_order() -> None:
     later = replace(ONE, release="0.10.0")
     assert read(written([later, ONE])) == [ONE, later]
+
+
+def test_the_ratios_of_a_release_have_a_column_for_each_python() -> None:
+    former, other = replace(ONE, release="0.8.0"), replace(ONE, python="3.13", ratio=0.7)
+    assert ratios_of("0.9.0", [former, ONE, other, replace(other, what="jobs, read")]).splitlines() == [
+        "| ratio in 0.9.0 | Python 3.11 | Python 3.13 | demand |",
+        "| --- | ---: | ---: | ---: |",
+        "| jobs, read | - | 0.70 | 0.25 |",
+        "| jobs, settled | 0.50 | 0.70 | 0.25 |",
+    ]
 
 
 def test_the_chart_has_a_line_for_each_python_over_all_releases() -> None:
