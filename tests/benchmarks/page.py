@@ -186,7 +186,7 @@ def _told(chapter: Chapter) -> Told:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: range) -> str:
-    """Return a table, whose columns ``numbers`` are aligned to the right."""
+    """Return a table with right-aligned columns ``numbers``."""
     rule = ["---:" if column in numbers else "---" for column in range(len(header))]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)) + "\n"
 
