@@ -85,14 +85,6 @@ def test_what_is_compacted_is_on_the_disk(layout: Layout, monkeypatch: pytest.Mo
     assert "_delta_log" in flushed
 
 
-def test_two_compactions_at_once_would_double_every_row(layout: Layout) -> None:
-    """So says deltalake 1.6.6. Once it does not, the lock is needed for less."""
-    late = open_table(layout)
-    open_table(layout).compact(LARGE)
-    late.compact(LARGE)
-    assert set(jobs_in(layout).values()) == {2}
-
-
 def test_so_only_one_process_writes_a_lake(layout: Layout) -> None:
     words = ("-m", "reaper", "pipeline", "ingest", "--lake", layout.root, "--redis-url", "redis://127.0.0.1:1/0")
     with only_writer(layout):

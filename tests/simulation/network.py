@@ -250,6 +250,10 @@ class Link(asyncio.Transport):
                 self._network._send_request(self, b"")
             self._network._loop.call_soon(self._lost, None, context=self.context)
 
+    def write_eof(self) -> None:
+        """Close. Early versions of anyio send the end before they close."""
+        self.close()
+
     def abort(self) -> None:
         """Close."""
         self.close()
