@@ -244,5 +244,5 @@ async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_d
     assert await violations(client, enqueued, handlers, finished=True) == []
     completed = [done.job for handler in handlers for done in handler.completions]
     assert len(completed) == len(set(completed))
-    dead = (await read_state(client, KEYS)).dead  # a job that is copied while `dies` reads can be read there three times
+    dead = (await read_state(client, KEYS)).dead  # `dies` can read a copied job three times
     assert sum((b"fail", b"") in job.payload for job in dead) == 3 * 8
