@@ -59,7 +59,7 @@ async def test_it_says_if_recovery_cannot_copy_the_entry(
     scene: Scene, reaper: Command, fields: int, in_force: dict[str, str], fate: str
 ) -> None:
     await serve(scene, **in_force)
-    entry = await scene.stalled(*["n", 1] * fields)
+    entry = await scene.stalled(*(["n"] * 2 * fields))
     told = await _explained(reaper, entry)
     assert told["next"].endswith(f"it is {fate}")
     if not in_force:

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 ANSWER_S = 1.0
 """How long a server may take to answer before the next one is asked."""
 LOOK_S = 0.5
-"""How long an answer is used."""
+"""How long an answer is used, and how long a connection that is open waits for one."""
 
 _LOGIN = frozenset({"db", "username", "password", "credential_provider"})
 
@@ -73,8 +73,8 @@ class Directory:
         return self._owner(slot)
 
     async def look(self) -> None:
-        """Ask if the answer is old. While one task asks, the others use the latest answer. Raises NoMasterError."""
-        if self._is_old() and not (self._asking.locked() and self.table.ranges):
+        """Ask if the answer is old. While a thread asks, others use the latest answer. Raises NoMasterError."""
+        if self._is_old() and not (self._turn.locked() and self.table.ranges):
             async with self._asking:
                 # A cancelled caller does not wait for the answer.
                 await to_thread.run_sync(self._ask, abandon_on_cancel=True, limiter=CapacityLimiter(1))
