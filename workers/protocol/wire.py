@@ -31,7 +31,7 @@ class Route:
 
     async def lead(self, connection: Any) -> bool:
         """Point ``connection`` to that server. Return whether it was connected to it already."""
-        with suppress(RedisError, OSError), anyio.move_on_after(LOOK_S):  # there may be a failover, or nobody to ask
+        with suppress(RedisError, OSError), anyio.move_on_after(LOOK_S):  # no Sentinel or node may answer
             if connection.is_connected and _host_of(connection) != await self._directory.owner(self._slot):
                 await connection.disconnect(nowait=True)
         if not connection.is_connected:
