@@ -128,9 +128,9 @@ def test_an_embedded_worker_claims_overdue_deliveries_and_makes_the_others_ready
     hands.board.age()
     assert len(hands.walk(A)[4]) == 0, "its own deliveries are in hand"
     reply = hands.walk(B, room=3)
-    assert [times for _, times in reply[6]] == [2, 2, 2]
+    assert [times for _, _, times in reply[6]] == [2, 2, 2]
     mine = [(row[0], row[3]) for row in hands.board.pending("orders") if row[1] == B.encode()]
-    assert mine == [(entry[0], 2) for entry, _ in reply[6]]
+    assert mine == [(entry_id, 2) for entry_id, _, _ in reply[6]]
     assert reply[1] == b"(" + mine[-1][0], "the page ends when the room is used up"
     ready = hands.event_of(hands.walk(B, room=0))
     assert (ready[b"event"], ready[b"entry"].count(b",")) == (b"recovered", 1)

@@ -46,6 +46,27 @@ async def test_a_pending_job_has_an_owner_and_a_deadline(scene: Scene, reaper: C
     assert told["next"].endswith("it is ready again, for delivery 2 of 3")
 
 
+@pytest.mark.parametrize(
+    ("fields", "in_force", "fate"),
+    [
+        (3_487, {}, "ready again, for delivery 2 of 3"),
+        (3_488, {}, "reported, and stays pending, because its 3488 fields are too many to copy"),
+        (3_488, {"policy": "in-place"}, "ready again, for delivery 2 of 3"),
+        (3_488, {"recovery": "embedded"}, "ready again, for delivery 2 of 3"),
+    ],
+)
+async def test_it_says_if_recovery_cannot_copy_the_entry(
+    scene: Scene, reaper: Command, fields: int, in_force: dict[str, str], fate: str
+) -> None:
+    await serve(scene, **in_force)
+    entry = await scene.stalled(*(["n"] * 2 * fields))
+    told = await _explained(reaper, entry)
+    assert told["next"].endswith(f"it is {fate}")
+    if not in_force:
+        held = (await scene.recover(entry))[3]
+        assert bool(held) == ("stays" in fate)
+
+
 @pytest.mark.parametrize("typed", [r"\xff\xfe", "\udcff\udcfe"], ids=["as it is shown", "its bytes"])
 async def test_a_job_whose_id_is_no_text_is_found_as_it_is_shown(scene: Scene, reaper: Command, typed: str) -> None:
     entry = await scene.stalled("n", 1, "reaper.job", b"\xff\xfe")

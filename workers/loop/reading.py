@@ -12,7 +12,7 @@ each one before a reader gets it.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from math import inf
 
 import anyio
@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 ADOPTION_PAUSE_S = 5.0
 """Pause of adoption after Redis denied a call of it. Reading goes on."""
+SMALLEST_HALF = 32
+"""A call for fewer entries costs more than it saves."""
 READING, ADOPTING = "reading", "adopting deliveries"
 LARGEST_REPLY = 16_000_000
 """Size in bytes at which Redis 8.10 ends a reply. A slow network (100 Mbit/s) carries it within `READ_PATIENCE_S`."""
@@ -86,7 +88,7 @@ class Reader(WorkerPart):
         self._asked_for = 0
         self._most = slots.concurrency
         """Maximum number of deliveries in a read. It shrinks with each lost reply, which may have been too large."""
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
         """Held by the call that gets deliveries for the free slots."""
         self.scan_at = inf
         """When an embedded worker scans for stalled deliveries, on the monotonic clock; inf = unknown."""
@@ -111,7 +113,7 @@ class Reader(WorkerPart):
             was_read = False  # `stop` may cancel the call that is under way
             try:
                 with anyio.CancelScope(shield=True) as self._under_way:
-                    async with self._turn:
+                    async with self.turn:
                         was_read = await self._fill_slots(min(self._slots.free, self._most))
                 if was_read:  # a successful scan does not make up for a denied read
                     failures = 0
@@ -120,27 +122,31 @@ class Reader(WorkerPart):
                 await self._recover_from(error, failures)
         if not self._under_way.cancel_called:
             with anyio.CancelScope(shield=True) as self._under_way:
-                async with self._turn:
+                async with self.turn:
                     pass  # a page of a scan was under way, and is the last one
 
-    async def claim(
-        self, source: Source, recover: Callable[[int], Awaitable[Recovery | Declined]]
-    ) -> Recovery | Declined:
-        """Recover a page of ``source`` between two reads, and put the claimed deliveries into slots.
+    @property
+    def room(self) -> int:
+        """How many deliveries a page of a scan may claim.
 
-        ``recover`` is called with the number of free slots.
+        With many slots, it is half of them at most. The jobs in these run while a page is recovered for the others.
         """
-        async with self._turn:
-            self.scan_at, asked_at = inf, monotonic()
-            try:
-                page = await recover(self._slots.free)
-            except (RedisError, OSError):
-                self._adoption.take_stock()  # it may have claimed deliveries
-                raise
-            if isinstance(page, Recovery):
+        half = self._slots.concurrency // 2
+        return min(self._slots.free, half) if half >= SMALLEST_HALF else self._slots.free
+
+    async def claim(self, source: Source, call: Awaitable[Recovery | Declined]) -> Recovery | Declined:
+        """Put the deliveries that ``call`` claims, a page of ``source``, into slots. The caller holds the `turn`."""
+        self.scan_at, asked_at = inf, monotonic()
+        try:
+            page = await call
+        except (RedisError, OSError):
+            self._adoption.take_stock()  # it may have claimed deliveries
+            raise
+        if isinstance(page, Recovery):
+            if source.kept:
                 source.kept.difference_update(row.entry_id for row in page.rows if row.outcome is not Outcome.HELD)
-                self._receive(self._adoption.deliveries(source, page.claimed, asked_at))
-            return page
+            self._receive(self._adoption.deliveries(source, page.claimed, asked_at))
+        return page
 
     async def _fill_slots(self, free: int) -> bool:
         """Adopt deliveries or read some. Return whether that was a read, and Redis answered it."""

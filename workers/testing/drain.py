@@ -140,8 +140,9 @@ async def _wait_until_drained(
     """Wait until no job is left, and skip the time until scheduled jobs are due. Raises the worker's errors."""
     ended, since = -1, monotonic()
     while True:
-        left = await look_at_group(client, keys)
+        # Before the look, because the worker makes the group when it joins.
         has_joined = worker.process is not None and worker.process.has_joined
+        left = await look_at_group(client, keys)
         if has_joined and not (left.oldest_ready_ms or left.in_flight or left.scheduled or left.quarantined):
             return
         if running.done():
