@@ -45,7 +45,7 @@ class Read:
         return [b"XREADGROUP", b"GROUP", self.group or b"", self.consumer, *options, b"STREAMS", key, b">"]
 
     def serve(self, core: Core, key: bytes, stream: Stream, after: int) -> list[Reply] | None:
-        """Return what ``key`` has for the client, or None where that is nothing."""
+        """Return the entries of ``key`` for the client, or None if there are none."""
         if self.group is None:
             if stream.last_valid_id() <= after:
                 return None
