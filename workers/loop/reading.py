@@ -62,8 +62,8 @@ class Planner:
         self._turn += 1
         first = self._turn % len(sources)
         if self.limits_reply:
-            limits = ("COUNT", free, "MAXCOUNT", free, "MAXSIZE", LARGEST_REPLY)
-            return sources[first:] + sources[:first], limits
+            in_turn = sources[first:] + sources[:first]
+            return in_turn, ("COUNT", free, "MAXCOUNT", free, "MAXSIZE", LARGEST_REPLY)
         if free >= len(sources) or self._empty >= len(sources):
             return sources, ("COUNT", max(1, free // len(sources)))
         return (sources[first],), ("COUNT", 1)
