@@ -72,8 +72,10 @@ class Explanation:
                 return None, f"nothing, because its consumer or group was deleted: `{command}` makes it ready again"
             case Place.SETTLED if job.events and job.events[-1].event == EventName.LOST_PAYLOAD:
                 return None, "nothing, because its entry was deleted before it was settled: enqueue the job again"
-            case Place.SETTLED:
+            case Place.SETTLED if job.events and job.events[-1].event == EventName.ACKED:
                 return None, "nothing: it is settled"
+            case Place.SETTLED:
+                return None, "nothing: it was acknowledged without an event, or a third party deleted its consumer"
             case _:
                 return None, "unknown: Redis has no trace of it in the searched entries"
 

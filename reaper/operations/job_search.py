@@ -66,7 +66,6 @@ class FoundJob:
     owner: str = ""
     idle_ms: int = 0
     fields: int = 0
-    """Fields of its entry, the reserved ones included."""
     times_delivered: int = 0
     """Deliveries of this entry."""
     deliveries_before: int = 0

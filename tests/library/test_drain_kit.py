@@ -256,6 +256,15 @@ def test_a_server_that_does_not_start_says_what_it_printed() -> None:
         pass
 
 
+def test_a_program_that_is_not_there_is_a_sentence() -> None:
+    with (
+        pytest.raises(NoServerError) as caught,
+        KitServer.started(Path("/no/such/program")),
+    ):
+        pass
+    assert {*caught.value.args} == {"/no/such/program did not start. It printed:", "No such file or directory"}
+
+
 def test_without_any_server_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)

@@ -169,11 +169,15 @@ async def test_a_recovered_job_is_followed_to_its_new_entry(scene: Scene, reaper
     assert [event["event"] for event in told["events"]] == ["recovered"]
 
 
-async def test_an_acknowledged_job_is_done(scene: Scene, reaper: Command) -> None:
+async def test_an_acknowledged_job_is_done_and_without_an_event_that_is_not_certain(
+    scene: Scene, reaper: Command
+) -> None:
     await serve(scene)
-    entry = await scene.stalled("n", 1)
-    await scene.client.xack("orders", "billing", entry)
-    assert _shown(await _explained(reaper, entry), "place", "next") == ["settled", "nothing: it is settled"]
+    ours, plain = [await scene.stalled("n", 1) for _ in range(2)]
+    await scene.ack(ours)
+    await scene.client.xack("orders", "billing", plain)
+    assert _shown(await _explained(reaper, ours), "place", "next") == ["settled", "nothing: it is settled"]
+    assert (await _explained(reaper, plain))["next"].endswith("or a third party deleted its consumer")
 
 
 async def test_a_lost_job_names_the_command_that_gives_it_back(scene: Scene, reaper: Command) -> None:

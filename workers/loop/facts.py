@@ -6,7 +6,6 @@ from math import inf
 from typing import Any
 
 from workers.loop.in_flight import Delivery
-from workers.loop.job import Job
 from workers.protocol.events import UNKNOWN
 from workers.protocol.messages import entry_ms, on_one_line
 from workers.runtime.clock import monotonic
@@ -41,7 +40,8 @@ class DeliveryFacts:
             columns["enqueued_ms"] = [job.first_ms for job in jobs]
             columns["generation"] = [job.generation for job in jobs]
         if self._type_field:
-            columns["type"] = [(self._type_of(job) or "").replace(",", "_") for job in jobs]
+            types = ((job.value_of(self._type_field) or b"")[: 4 * MAX_TYPE_LENGTH] for job in jobs)
+            columns["type"] = [_type_name(one) for one in types]
         columns["delivery"] = [job.deliveries for job in jobs]
         if [job.times_delivered for job in jobs].count(1) != len(jobs):  # otherwise the entry IDs contain it
             columns["ready_ms"] = [entry_ms(job.raw_entry_id) if job.times_delivered == 1 else UNKNOWN for job in jobs]
@@ -70,11 +70,7 @@ class DeliveryFacts:
             found.append(begun_ms)
         return found
 
-    def _type_of(self, job: Job) -> str | None:
-        value = job.value_of(self._type_field)
-        return _type_name(value[: 4 * MAX_TYPE_LENGTH]) if value else None
-
 
 @lru_cache(maxsize=1_000)
 def _type_name(value: bytes) -> str:
-    return on_one_line(value)[:MAX_TYPE_LENGTH]
+    return on_one_line(value)[:MAX_TYPE_LENGTH].replace(",", "_")

@@ -28,7 +28,7 @@ from workers.protocol.calls.group_moves import Outcome, Recovery
 from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.log_fields import fields
-from workers.protocol.meaning import Meaning, is_contact_error, meaning_of, was_not_run
+from workers.protocol.meaning import Meaning, is_contact_error, is_not_known, meaning_of, was_not_run
 from workers.protocol.messages import CLAIM_READY_MS, ReadEntry, Redelivery, parse_read_reply
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
@@ -40,23 +40,33 @@ ADOPTION_PAUSE_S = 5.0
 SMALLEST_HALF = 32
 """A call for fewer entries costs more than it saves."""
 READING, ADOPTING = "reading", "adopting deliveries"
+LARGEST_REPLY = 16_000_000
+"""Size in bytes at which Redis 8.10 ends a reply. A slow network (100 Mbit/s) carries it within `READ_PATIENCE_S`."""
 
 
 class Planner:
-    """Splits the free slots between the stream and the retry stream, because COUNT applies to each stream. Pure.
+    """Splits the free slots between the stream and the retry stream. Pure.
 
-    With a single free slot, the streams are asked in turn, and together only after both were empty.
+    Redis 8.10 limits the whole reply, and serves the streams in the order of the call. So they take turns in coming
+    first. On an older server, COUNT applies to each stream. There, a single free slot is for the streams in turn, and
+    for both only after both were empty.
     """
 
     def __init__(self) -> None:
+        self.limits_reply = True
+        """Reads ask the server to limit the whole reply, until it rejects that."""
         self._turn = self._empty = 0
 
-    def plan(self, sources: tuple[Source, ...], free: int) -> tuple[tuple[Source, ...], int]:
-        """Return the streams and the COUNT of the next read for ``free`` slots, at least one."""
-        if free >= len(sources) or self._empty >= len(sources):
-            return sources, max(1, free // len(sources))
+    def plan(self, sources: tuple[Source, ...], free: int) -> tuple[tuple[Source, ...], tuple[str | int, ...]]:
+        """Return the streams and the limits of the next read for ``free`` slots, at least one."""
         self._turn += 1
-        return (sources[self._turn % len(sources)],), 1
+        first = self._turn % len(sources)
+        if self.limits_reply:
+            in_turn = sources[first:] + sources[:first]
+            return in_turn, ("COUNT", free, "MAXCOUNT", free, "MAXSIZE", LARGEST_REPLY)
+        if free >= len(sources) or self._empty >= len(sources):
+            return sources, ("COUNT", max(1, free // len(sources)))
+        return (sources[first],), ("COUNT", 1)
 
     def learn(self, found: int) -> None:
         """Note how many deliveries a read has found."""
@@ -181,10 +191,10 @@ class Reader(WorkerPart):
 
     async def _read(self, free: int) -> list[Delivery]:
         asked_at, membership = monotonic(), self._membership
-        sources, count = self._planner.plan(membership.sources, free)
-        words: list[str | int] = ["GROUP", self._settings.group, self._consumer, "COUNT", count]
+        sources, limits = self._planner.plan(membership.sources, free)
+        words: list[str | int] = ["GROUP", self._settings.group, self._consumer, *limits]
         # The first read does not block, because its reply shows at once whether we may read.
-        if self.has_read and sources == membership.sources and (block_ms := self._block_ms()) > 0:
+        if self.has_read and len(sources) == len(membership.sources) and (block_ms := self._block_ms()) > 0:
             words += ["BLOCK", block_ms]
         claims = membership.group_settings.redelivery is Redelivery.IN_PLACE
         if claims:
@@ -243,6 +253,9 @@ class Reader(WorkerPart):
     # ---- after failures
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
+        if self._planner.limits_reply and is_not_known(error):
+            self._planner.limits_reply = False  # the server is older than Redis 8.10, and has read nothing
+            return
         self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
         if meaning_of(error) is Meaning.NO_GROUP:
             logger.error("group does not exist any more, joining it again: %s", fields(group=self._settings.keys.name))
@@ -257,6 +270,7 @@ class Reader(WorkerPart):
         if is_contact_error(error):
             if self._asked_for and not was_not_run(error):  # perhaps no reply as large as that can arrive
                 self._most = max(1, self._asked_for // 2)
+            self._planner.limits_reply = True  # perhaps another server answers next
             self._membership.join_again()  # so that the other calls are connected before the server has no room
             await self._client.connection_pool.disconnect()
         await self._pause(failures)

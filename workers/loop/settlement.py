@@ -221,7 +221,7 @@ class Settlements(WorkerPart):
             self._reporter.counts.acked += len(batch)
         else:
             for job, settled in zip(batch, results, strict=True):
-                if _is_denied(settled):  # our user lacks a permission, so the job is not at fault
+                if settled.result is SettleResult.HELD and meaning_of(settled.detail) is Meaning.DENIED:
                     self._reporter.failed(_part(source), NoPermissionError(settled.detail))
                     denied.append(job)
                 else:
@@ -273,7 +273,3 @@ def _part(source: Source) -> str:
 
 def _bytes_to_copy(job: Delivery) -> int:
     return job.payload_bytes + len(job.verdict.traceback)
-
-
-def _is_denied(settled: Settled) -> bool:
-    return settled.result is SettleResult.HELD and meaning_of(settled.detail) is Meaning.DENIED
