@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Callable
 from math import inf
+from typing import Any
 
 import anyio
 
@@ -32,8 +33,7 @@ RECOVERING = "recovering stalled deliveries"
 PAGE = 500
 """Pending entries that one call looks at."""
 PAGES_OF_A_TURN = 16
-"""Pages that follow each other without a read between them, so that the server works on one while the jobs of the last
-one run. Each of them has claimed entries."""
+"""Pages without a read between them. The server works on each of them while the jobs of the last one run."""
 PAGE_PAUSE_S = 0.005
 """Pause between pages of a scan that found no stalled delivery."""
 SPACING_PART, SHORTEST_SPACING_S, LONGEST_SPACING_S = 100, 0.02, 0.25
@@ -135,36 +135,26 @@ class Autoclaim(WorkerPart):
                 self._report_row(source, row)
 
     def _report_row(self, source: Source, row: Recovered) -> None:
-        job = text(row.job_id)
-        facts = {"entry": text(row.entry_id), "consumer": text(row.consumer), "delivery": row.delivery_count}
+        job, detail, entry = text(row.job_id), text(row.detail), text(row.entry_id)
+        facts: dict[str, Any] = {"entry": entry, "consumer": text(row.consumer), "delivery": row.delivery_count}
         match row.outcome:
             case Outcome.CLAIMED | Outcome.REDELIVERED:
-                self._reporter.recovered(
-                    job, **facts, idle_ms=row.idle_ms, new_entry=text(row.detail), reason="visibility_timeout"
-                )
+                facts |= {"idle_ms": row.idle_ms, "new_entry": detail, "reason": "visibility_timeout"}
+                self._reporter.recovered(job, **facts)
             case Outcome.DEAD_LETTERED:
-                self._reporter.dead_lettered(
-                    job,
-                    **facts,
-                    limit=self._membership.group_settings.max_deliveries,
-                    reason="max_deliveries",
-                    error="not settled within the visibility timeout",
-                    dead_letter=text(row.detail),
-                )
+                facts |= {"reason": "max_deliveries", "error": "not settled within the visibility timeout"}
+                limit = self._membership.group_settings.max_deliveries
+                self._reporter.dead_lettered(job, limit=limit, dead_letter=detail, **facts)
             case Outcome.QUARANTINED:
                 self._quarantine_waits()
             case Outcome.LOST_PAYLOAD:
-                self._reporter.lost_payload(source.key, text(row.entry_id))
+                self._reporter.lost_payload(source.key, entry)
             case Outcome.HELD if (row.entry_id, row.detail) not in self._undeliverable:  # each scan finds it again
                 if len(self._undeliverable) >= REPORTED_MOST:
                     self._undeliverable.clear()
                 self._undeliverable.add((row.entry_id, row.detail))
+                group, consumer, cause = self._settings.keys.name, row.consumer or "none (XNACK)", explained(detail)
                 logger.error(
                     "cannot redeliver an entry, it stays pending: %s",
-                    fields(
-                        group=self._settings.keys.name,
-                        entry=row.entry_id,
-                        consumer=row.consumer or "none (XNACK)",
-                        cause=explained(text(row.detail)),
-                    ),
+                    fields(group=group, entry=row.entry_id, consumer=consumer, cause=cause),
                 )

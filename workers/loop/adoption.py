@@ -105,7 +105,7 @@ class Adoption(WorkerPart):
         limit, now_ms = self._membership.group_settings.max_deliveries, self._membership.now_ms()
         return [
             Delivery(source, entry_id, flat, times, limit, now_ms, asked_at)
-            for (entry_id, flat), times in found
+            for entry_id, flat, times in found
             if not source.comes_again(entry_id, times, asked_at)
         ]
 

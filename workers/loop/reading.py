@@ -127,10 +127,7 @@ class Reader(WorkerPart):
 
     @property
     def room(self) -> int:
-        """How many deliveries a page of a scan may claim.
-
-        With many slots, it is half of them at most. The jobs in these run while a page is recovered for the others.
-        """
+        """How many deliveries a page of a scan may claim. The jobs of half of many slots run while it is recovered."""
         half = self._slots.concurrency // 2
         return min(self._slots.free, half) if half >= SMALLEST_HALF else self._slots.free
 

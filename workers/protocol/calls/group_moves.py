@@ -103,18 +103,17 @@ def read_recovery(
     held: list[Any],
     events: list[Any],
     traced: list[Any],
-    claimed: list[Any],
+    claimed: list[CountedEntry],
 ) -> Recovery:
     """Read the answer of ``recover.lua``, with events as in the journal, and undeliverable entries with reasons."""
     contexts = {row[0]: row[1:] for row in traced}
-    taken = [((entry_id, flat), times) for entry_id, flat, times in claimed]
     ours = {row[0] for row in claimed}
     rows = [row for event in events for row in _rows_of_event(event, contexts, ours)]
     rows += [
         Recovered(entry_id, Outcome.HELD, why, consumer=consumer)
         for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True)
     ]
-    return Recovery(text(next_page), list(zip(due[::2], due[1::2], strict=True)), rows, taken)
+    return Recovery(text(next_page), list(zip(due[::2], due[1::2], strict=True)), rows, claimed)
 
 
 def _rows_of_event(

@@ -11,22 +11,8 @@ end
 local AS_PRODUCED = { __index = { quarantined = false, deliveries = 0, generation = '0', consumers = '', copies = 0, waits = 0, hand_backs = 0,
   said_waits = 0, said_hand_backs = 0 } } -- `said_*`: by the entry itself
 
--- Reads our fields. A number field with other content counts as absent.
-local function read_ours(job, found)
-  local job_id = found['reaper.job'] or ''
-  if #job_id > 0 and #job_id <= 256 and not string.find(job_id, '[,%c]') then
-    job.id = job_id
-  end
-  job.quarantined, job.deliveries = found['reaper.quarantined'] ~= nil, whole_number(found['reaper.deliveries'], 0)
-  job.generation, job.first_ms = whole_digits(found['reaper.generation'], '0'), whole_digits(found['reaper.first_ms'], job.first_ms)
-  job.consumers = string.sub(found['reaper.consumers'] or '', -MAX_CONSUMERS_BYTES)
-  job.copies, job.waits = whole_number(found['reaper.copies'], 0), whole_number(found['reaper.waits'], 0)
-  job.hand_backs = whole_number(found['reaper.hand_backs'], 0)
-  job.said_waits, job.said_hand_backs = job.waits, job.hand_backs
-end
-
--- Splits the fields of an entry into those of the user, in order, and ours. Most entries have none of ours: then `user` is the table
--- `fields` itself.
+-- Splits the fields of an entry into those of the user, in order, and ours. A number field with other content counts as absent. Most entries have
+-- none of ours: then `user` is the table `fields` itself.
 local function open_job(entry_id, fields)
   local found, user, n, bytes, visibility, traceparent, tracestate = nil, fields, #fields, 0, 0, nil, ''
   for i = 1, #fields, 2 do
@@ -59,7 +45,16 @@ local function open_job(entry_id, fields)
   local job = setmetatable({ entry = entry_id, id = entry_id, user = user, bytes = bytes, visibility_ms = visibility,
     traceparent = traced and traceparent or nil, tracestate = tracestate, first_ms = string.match(entry_id, '^%d+') }, AS_PRODUCED)
   if found then
-    read_ours(job, found)
+    local job_id = found['reaper.job'] or ''
+    if #job_id > 0 and #job_id <= 256 and not string.find(job_id, '[,%c]') then
+      job.id = job_id
+    end
+    job.quarantined, job.deliveries = found['reaper.quarantined'] ~= nil, whole_number(found['reaper.deliveries'], 0)
+    job.generation, job.first_ms = whole_digits(found['reaper.generation'], '0'), whole_digits(found['reaper.first_ms'], job.first_ms)
+    job.consumers = string.sub(found['reaper.consumers'] or '', -MAX_CONSUMERS_BYTES)
+    job.copies, job.waits = whole_number(found['reaper.copies'], 0), whole_number(found['reaper.waits'], 0)
+    job.hand_backs = whole_number(found['reaper.hand_backs'], 0)
+    job.said_waits, job.said_hand_backs = job.waits, job.hand_backs
   end
   return job
 end
