@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reaper.operations.durations import duration
-from reaper.operations.job_search import FoundJob, Place
+from reaper.operations.job_search import MOST_COPIED_FIELDS, FoundJob, Place
 from reaper.operations.judgement import judge
 from reaper.operations.state import GroupState, Snapshot, SourceState
 from reaper.reasons import ProblemKind
 from reaper.settings import LONGEST_VISIBILITY_MS
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.events import EventName
-from workers.protocol.messages import counted
+from workers.protocol.messages import Redelivery, counted
 from workers.runtime.settings import to_ms
 
 _STOPS = frozenset({
@@ -72,8 +72,10 @@ class Explanation:
                 return None, f"nothing, because its consumer or group was deleted: `{command}` makes it ready again"
             case Place.SETTLED if job.events and job.events[-1].event == EventName.LOST_PAYLOAD:
                 return None, "nothing, because its entry was deleted before it was settled: enqueue the job again"
-            case Place.SETTLED:
+            case Place.SETTLED if job.events and job.events[-1].event == EventName.ACKED:
                 return None, "nothing: it is settled"
+            case Place.SETTLED:
+                return None, "nothing: it was acknowledged without an event, or a third party deleted its consumer"
             case _:
                 return None, "unknown: Redis has no trace of it in the searched entries"
 
@@ -100,6 +102,9 @@ class Explanation:
     def _fate(self) -> str:
         """Return the decision of recovery about the delivery, in short (``lua/prelude/8_fate.lua`` decides it)."""
         limit, count = self.max_deliveries, self.deliveries
+        keeps_entry = count < limit - 1 and (self.group.policy == Redelivery.IN_PLACE or self.group.recovers_itself)
+        if self.job.fields > MOST_COPIED_FIELDS and not keeps_entry:
+            return f"reported, and stays pending, because its {self.job.fields} fields are too many to copy"
         if count >= limit:
             return f"dead-lettered after {limit} deliveries, or quarantined again if the last one never began"
         if count == limit - 1 and not self.job.is_given_back:

@@ -30,6 +30,8 @@ from workers.protocol.scripts import load_script
 
 DEFAULT_DEPTH = 20_000
 """Entries of each stream and journal that are searched."""
+MOST_COPIED_FIELDS = 3_487
+"""Fields of an entry that a script can copy, beside ours (``MAX_WORDS`` in ``lua/prelude``)."""
 PAGE = 500
 MOST_EVENTS = 100
 _ENDS = frozenset({EventName.ACKED, EventName.LOST_PAYLOAD})
@@ -63,6 +65,7 @@ class FoundJob:
     entry_id: str = ""
     owner: str = ""
     idle_ms: int = 0
+    fields: int = 0
     times_delivered: int = 0
     """Deliveries of this entry."""
     deliveries_before: int = 0
@@ -99,7 +102,7 @@ class FoundJob:
     def take_entry(self, source: str, row: Sequence[Any], place: Place) -> None:
         """Note an entry of the job, and its reserved fields."""
         metadata = read_metadata(row[0], pair_up(row[1]))
-        self.place, self.source, self.entry_id = place, source, text(row[0])
+        self.place, self.source, self.entry_id, self.fields = place, source, text(row[0]), len(row[1]) // 2
         self.job_id, self.generation, self.first_ms = text(metadata.job_id), metadata.generation, metadata.first_ms
         self.deliveries_before, self.own_visibility_ms = metadata.deliveries, metadata.visibility_ms
 

@@ -20,7 +20,7 @@ from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls.declined import Declined
 from workers.protocol.events import ENDS, events_of
 from workers.protocol.keys import is_worker
-from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.meaning import is_contact_error
 from workers.upkeep.cleanup import GroupCleanup
 
 BATCH = 500
@@ -131,8 +131,9 @@ class LostDeliveries:
                     return settled, is_complete
                 start = rows[-1][0]
         except ResponseError as error:
-            _raise_if_away(error)
-            return settled, False
+            if is_contact_error(error):
+                raise
+            return settled, False  # the journal cannot be read
 
 
 def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], group: str) -> Iterable[bytes]:
@@ -149,9 +150,3 @@ def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], gr
         if event.data.get("group") == group and event.data.get("new_entry") != event.data.get("entry")
     ]
     return [one for one in settled if one in ids]
-
-
-def _raise_if_away(error: ResponseError) -> None:
-    """Raise an error that passes. Any other error means that the journal cannot be read."""
-    if meaning_of(error) in (Meaning.AWAY, Meaning.LOCKED_OUT):
-        raise error

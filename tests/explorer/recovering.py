@@ -29,7 +29,7 @@ def walk(world: World, player: Player, room: int, *, faults: bool = True) -> Non
         reply = world.run("recover", source, "", 0, BUDGET, player.name, "-", 50, room)
         _note_recovery(world, reply)
         world.counts["claimed"] += len(reply[6])
-        for (entry_id, flat), times in () if is_lost else reply[6]:
+        for entry_id, flat, times in () if is_lost else reply[6]:
             world.gets(player, source, entry_id, flat, times)
 
 

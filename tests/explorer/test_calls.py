@@ -66,8 +66,7 @@ async def test_a_worker_settles_extends_and_holds(moves: Moves, board: Board, cl
 async def test_what_a_lost_reply_has_brought_is_found(moves: Moves, board: Board, client: Redis) -> None:
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     page, found = await moves.adopt(client, STREAM, ids[:1], owner=A, most=1)
-    [((entry_id, flat), times)] = found
-    assert (page, entry_id, flat, times) == ("(" + ids[1].decode(), ids[1], [b"n", b"1"], 1)
+    assert (page, *map(list, found)) == ("(" + ids[1].decode(), [ids[1], [b"n", b"1"], 1])
 
 
 async def test_the_holder_recovers_and_moves_what_is_due(group_moves: GroupMoves, board: Board, client: Redis) -> None:
@@ -95,8 +94,7 @@ async def test_an_embedded_worker_recovers_by_the_page(group_moves: GroupMoves, 
     assert isinstance(page, Recovery)
     assert (page.next_page, [row.entry_id for row in page.rows]) == ("(" + ids[0].decode(), ids[:1])
     assert [row.outcome for row in page.rows] == [Recovered.CLAIMED]
-    [((entry_id, flat), times)] = page.claimed
-    assert (entry_id, flat, times) == (ids[0], [b"n", b"0"], 2)
+    assert list(map(list, page.claimed)) == [[ids[0], [b"n", b"0"], 2]]
     page = await walker.recover_page(client, STREAM, [], consumer=B, page=page.next_page, most=1, room=0)
     assert isinstance(page, Recovery)
     assert (page.next_page, page.claimed) == ("(" + ids[1].decode(), [])

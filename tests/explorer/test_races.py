@@ -102,7 +102,7 @@ def test_what_a_read_brought_whose_reply_was_lost_comes_again_uncounted(hands: H
     hands.fresh(jobs=3)
     first, *lost = hands.read(A)
     _, found = hands.board.call("adopt", "orders", A, 9, "-", first)
-    assert [(entry[0], times) for entry, times in found] == [(one, 1) for one in lost]
+    assert [(entry_id, times) for entry_id, _, times in found] == [(one, 1) for one in lost]
 
 
 # ---- lost replies and lost writes

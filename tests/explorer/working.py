@@ -24,9 +24,9 @@ def take_stock(world: World, player: Player) -> None:
         return
     for source in world.board.sources:
         known = [held.entry_id for held in player.hand.values() if held.source == source]
-        for entry, times in world.run("adopt", source, player.name, 5, "-", *known)[1]:
-            world.say("read again", player.name, entry[0], times)
-            world.gets(player, source, entry[0], entry[1], times)
+        for entry_id, flat, times in world.run("adopt", source, player.name, 5, "-", *known)[1]:
+            world.say("read again", player.name, entry_id, times)
+            world.gets(player, source, entry_id, flat, times)
 
 
 def start(world: World, player: Player) -> None:

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from reaper.drill.history import read_state
 from tests.conftest import StartProxy
 from tests.faults import scene
-from tests.support.proxy import Catch, Proxy, command, runs
+from tests.support.proxy import Catch, Proxy, runs, served_read
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim, in_matrix
 from tests.support.waiting import wait_until
@@ -37,7 +37,7 @@ async def test_a_batch_whose_read_was_not_answered_is_found_again_and_runs_once(
 ) -> None:
     through, handler = await proxy(server), scene.Handler()
     enqueued = await scene.enqueue(client, 10)
-    drop = through.drop_reply(command("XREADGROUP"))
+    drop = through.drop_reply(served_read(server))
     async with scene.running_worker(through.url, handler) as worker:
         await scene.nothing_left(client)
     assert drop.happened

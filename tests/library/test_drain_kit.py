@@ -9,10 +9,12 @@ from typing import Any
 import anyio
 import pytest
 from anyio import from_thread
+from anyio.lowlevel import checkpoint
 
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from workers import ConfigurationError, Counts, Job, NewJob, Producer, Reject, Report, Retry, Worker
+from workers.protocol.calls.group_moves import look_at_group
 from workers.testing import (
     DeadLetter,
     NoServerError,
@@ -48,6 +50,29 @@ async def handle(job: Job) -> None:
 def test_nothing_to_do_is_drained(server: RedisServer) -> None:
     drained = run_until_drained(make_worker(handle), redis_url=server.url)
     assert (drained.counts, drained.dead_letters) == (Counts(), [])
+
+
+def test_a_worker_can_be_drained_again(server: RedisServer) -> None:
+    worker = make_worker(handle)
+    for _ in range(3):
+        server.reset()  # also without the group
+        server.command("XADD", "orders", "*", "do", "nothing")
+        assert run_until_drained(worker, redis_url=server.url).counts == Counts(read=1, acked=1)
+
+
+def test_a_worker_that_joins_while_the_group_is_looked_at_is_waited_for(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make_worker(handle)
+
+    async def look_until_joined(*words: Any) -> Any:
+        left = await look_at_group(*words)
+        while worker.process is None or not worker.process.has_joined:
+            await checkpoint()
+        return left
+
+    monkeypatch.setattr("workers.testing.drain.look_at_group", look_until_joined)
+    assert run_until_drained(worker, [{"do": "nothing"}], redis_url=server.url).counts == Counts(read=1, acked=1)
 
 
 def test_the_read_that_is_blocked_at_the_end_is_not_waited_for(
@@ -145,7 +170,7 @@ def test_the_environment_does_not_change_the_test(server: RedisServer, monkeypat
     monkeypatch.delenv("REAPER_TYPO")
 
     assert drained.counts == Counts(read=2, nacked=1, dead_lettered=1)
-    assert worker.consumer.startswith("w1.")
+    assert worker.consumer.startswith("w1~")
     assert (worker.settings.stream, worker.settings.redis_url) == ("elsewhere", "redis://127.0.0.1:1/0")
 
 
@@ -237,6 +262,15 @@ def test_a_server_that_does_not_start_says_what_it_printed() -> None:
         KitServer.started(no_such_setting="1"),
     ):
         pass
+
+
+def test_a_program_that_is_not_there_is_a_sentence() -> None:
+    with (
+        pytest.raises(NoServerError) as caught,
+        KitServer.started(Path("/no/such/program")),
+    ):
+        pass
+    assert {*caught.value.args} == {"/no/such/program did not start. It printed:", "No such file or directory"}
 
 
 def test_without_any_server_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,27 @@ async def test_a_pending_job_has_an_owner_and_a_deadline(scene: Scene, reaper: C
     assert told["next"].endswith("it is ready again, for delivery 2 of 3")
 
 
+@pytest.mark.parametrize(
+    ("fields", "in_force", "fate"),
+    [
+        (3_487, {}, "ready again, for delivery 2 of 3"),
+        (3_488, {}, "reported, and stays pending, because its 3488 fields are too many to copy"),
+        (3_488, {"policy": "in-place"}, "ready again, for delivery 2 of 3"),
+        (3_488, {"recovery": "embedded"}, "ready again, for delivery 2 of 3"),
+    ],
+)
+async def test_it_says_if_recovery_cannot_copy_the_entry(
+    scene: Scene, reaper: Command, fields: int, in_force: dict[str, str], fate: str
+) -> None:
+    await serve(scene, **in_force)
+    entry = await scene.stalled(*(["n"] * 2 * fields))
+    told = await _explained(reaper, entry)
+    assert told["next"].endswith(f"it is {fate}")
+    if not in_force:
+        held = (await scene.recover(entry))[3]
+        assert bool(held) == ("stays" in fate)
+
+
 @pytest.mark.parametrize("typed", [r"\xff\xfe", "\udcff\udcfe"], ids=["as it is shown", "its bytes"])
 async def test_a_job_whose_id_is_no_text_is_found_as_it_is_shown(scene: Scene, reaper: Command, typed: str) -> None:
     entry = await scene.stalled("n", 1, "reaper.job", b"\xff\xfe")
@@ -148,11 +169,15 @@ async def test_a_recovered_job_is_followed_to_its_new_entry(scene: Scene, reaper
     assert [event["event"] for event in told["events"]] == ["recovered"]
 
 
-async def test_an_acknowledged_job_is_done(scene: Scene, reaper: Command) -> None:
+async def test_an_acknowledged_job_is_done_and_without_an_event_that_is_not_certain(
+    scene: Scene, reaper: Command
+) -> None:
     await serve(scene)
-    entry = await scene.stalled("n", 1)
-    await scene.client.xack("orders", "billing", entry)
-    assert _shown(await _explained(reaper, entry), "place", "next") == ["settled", "nothing: it is settled"]
+    ours, plain = [await scene.stalled("n", 1) for _ in range(2)]
+    await scene.ack(ours)
+    await scene.client.xack("orders", "billing", plain)
+    assert _shown(await _explained(reaper, ours), "place", "next") == ["settled", "nothing: it is settled"]
+    assert (await _explained(reaper, plain))["next"].endswith("or a third party deleted its consumer")
 
 
 async def test_a_lost_job_names_the_command_that_gives_it_back(scene: Scene, reaper: Command) -> None:

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
     """A group with a job that was given back, and one that somebody has in hand."""
-    with simulated_server() as url:
-        client: Redis = commands_client(url)
+    with simulated_server() as server:
+        client: Redis = commands_client(server.url)
         prepared = Scene(client)
         await prepared.prepare()
         await prepared.set_settings(policy="in-place", recovery="reaper", visibility_ms=30_000, max_deliveries=3)

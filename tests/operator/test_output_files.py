@@ -1,5 +1,8 @@
 """Files that a command writes at its end: a folder that does not exist is rejected before anything else is done."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -58,3 +61,18 @@ async def test_a_folder_that_cannot_be_is_rejected_before_the_work(
     answer = await run_command(NOWHERE, "compare", "--files", "file/folder")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == "error: cannot use --files file/folder: Not a directory.\n"
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+def test_a_full_disk_behind_standard_output_is_one_sentence() -> None:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with FULL.open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "reaper", "--version"],
+            stdout=full, stderr=subprocess.PIPE, env=buffered, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "error: cannot read or write: No space left on device.\n")

@@ -98,8 +98,17 @@ def test_a_master_that_spark_does_not_know_is_rejected_in_a_sentence(monkeypatch
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", fails)
     monkeypatch.setattr(session, "java_environment", dict)
     monkeypatch.setattr("os.environ", dict(os.environ))
-    with pytest.raises(SparkMissingError, match=r"^Spark did not start: Could not parse Master URL: 'local\[x\]'$"):
+    with pytest.raises(
+        SparkMissingError, match=r"^Spark did not start on local\[x\]: Could not parse Master URL: 'local\[x\]'$"
+    ):
         session.build_session("local[x]")
+
+
+def test_a_connect_server_that_is_not_there_is_a_sentence_at_once() -> None:
+    with pytest.raises(
+        SparkMissingError, match=r"^no Spark Connect server at sc://127\.0\.0\.1:1/: .* refused\. Start"
+    ):
+        build_session(remote="sc://127.0.0.1:1/;token=secret")
 
 
 def test_under_spark_submit_nothing_is_set_that_was_decided_there(monkeypatch: pytest.MonkeyPatch) -> None:

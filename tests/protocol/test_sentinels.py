@@ -170,6 +170,23 @@ async def test_a_silent_sentinel_is_asked_once_for_all_callers_that_wait(monkeyp
             assert questions() <= 3
 
 
+async def test_an_open_connection_goes_on_while_the_sentinels_hang(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats are not late because of them."""
+    monkeypatch.setattr(directory, "ANSWER_S", 60.0)
+    async with commands_client(setup.url) as client:
+        kept = KeptConnection(client)
+        await kept.execute_command("PING")
+        monkeypatch.setattr(directory, "LOOK_S", 0)  # each call asks
+        setup.sentinels[0].pause()
+        try:
+            for _ in range(20):
+                assert await kept.execute_command("PING") == b"PONG"
+        finally:
+            setup.sentinels[0].resume()
+
+
 async def test_sentinels_have_users_of_their_own(setup: Setup) -> None:
     (sentinel,) = setup.sentinels
     rights = ("+sentinel|masters", "+hello", "+ping") if sentinel.version >= (7,) else ("+sentinel", "+hello", "+ping")

@@ -46,6 +46,8 @@ def _draw_story(seed: int) -> Story:
     # Drawn apart: the stories of other seeds stay what they were.
     if capabilities_of(setting.version).has_claim and Random(f"in place {seed}").choice((False, True)):
         setting = replace(setting, redelivery=IN_PLACE)
+    if setting.version == VERSIONS[-1] and Random(f"limited {seed}").choice((False, True)):
+        setting = replace(setting, version="8.10")
     jobs = tuple(_draw_jobs(random, setting, length_s))
     steps = tuple(sorted(_draw_steps(random, setting, length_s), key=lambda step: step.at))
     return Story(seed, setting, jobs, steps, length_s)

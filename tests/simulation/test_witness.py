@@ -49,6 +49,20 @@ def test_one_whose_work_was_completed_may_be_acknowledged(make: Make) -> None:
     assert not world.findings.sentences
 
 
+def test_a_job_with_the_entry_id_of_a_lost_one_is_not_asked_for(make: Make) -> None:
+    world = make(EMPTY)
+    entry_id = delivered(world)
+    world.command("DEL", KEYS.stream)
+    world.losses.note_lost_jobs()
+    world.command("XGROUP", "CREATE", KEYS.stream, GROUP, "0", "MKSTREAM")
+    world.findings.sentences.clear()
+    world.command("XADD", KEYS.stream, entry_id, "play", "ok 1", "reaper.job", "job-2")
+    world.command("XREADGROUP", "GROUP", GROUP, "somebody", "STREAMS", KEYS.stream, ">")
+    world.command("XACK", KEYS.stream, GROUP, entry_id)
+    assert not world.findings.sentences
+    assert "job-2" in world.ledger.lost
+
+
 def test_a_copy_whose_original_is_pending_still_is_met(make: Make) -> None:
     world = make(EMPTY)
     delivered(world)

@@ -33,7 +33,7 @@ class Set(Protocol):
 def hurry(set_: Set = setattr) -> None:
     """Let the workers of this process extend and look every tenth of a second."""
 
-    def soon(_: Autoclaim, began: float, _soonest: float) -> float:
+    def soon(_: Autoclaim, began: float) -> float:
         return began + OFTEN_S
 
     def often(_: Heartbeat) -> float:

@@ -16,7 +16,7 @@ import anyio
 
 from tests.support.patience import PATIENCE_S
 from tests.support.resp import ProtocolError, Request, read_reply, read_request
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, has_maxcount
 from tests.support.waiting import happens
 from workers.protocol.scripts import Script
 
@@ -29,6 +29,12 @@ def command(name: str) -> Predicate:
     """Match a command by its name, for example ``XADD``."""
     wanted = name.upper().encode()
     return lambda request: request.command == wanted
+
+
+def served_read(server: RedisServer) -> Predicate:
+    """Match a read of a worker, unless ``server`` rejects it, because it does not know MAXCOUNT."""
+    served = has_maxcount(server)
+    return lambda request: request.command == b"XREADGROUP" and (b"MAXCOUNT" in request.words) is served
 
 
 def runs(script: Script) -> Predicate:

@@ -71,6 +71,12 @@ def version_of(binary: Path) -> Version:
     return release_of(binary)[1]
 
 
+def has_maxcount(server: "RedisServer") -> bool:
+    """Return whether it knows ``XREADGROUP … MAXCOUNT … MAXSIZE``, by Redis's documentation. Valkey 9.1 does not."""
+    product, version = release_of(server.binary)
+    return product == "Redis" and version >= (8, 10)
+
+
 def lane_of(binary: Path) -> str:
     """Return the short name of a server's program for tests and ``--server``, for example 7.0.15 or valkey-9.1.2."""
     kind, version = release_of(binary)

@@ -50,6 +50,5 @@ def test_of_what_a_replica_recovers(latency: Recorded, monkeypatch: pytest.Monke
 def test_of_what_embedded_workers_recover(latency: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.telemetry.names.is_measuring", lambda: True)
     told = WorkerTelemetry(WorkerSettings(stream="orders", group="billing"), "w.1")
-    for row in ROWS:
-        told.recovered(row, VISIBILITY_S)
+    told.recovered(ROWS, VISIBILITY_S)
     assert latency.values == [0.0, 1.5]

@@ -30,7 +30,7 @@ from workers.cli import serving_health as serving_worker
 from workers.protocol.connection import commands_client, own_connection
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
-from workers.runtime.health_server import MOST_REQUESTS
+from workers.runtime.health_server import MOST_CONNECTIONS
 
 pytestmark = pytest.mark.anyio
 
@@ -200,9 +200,10 @@ async def _silent(port: int, number: int, said: bytes = b"") -> AsyncIterator[li
 HALF = b"POST /api/pause HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
 
 
+@pytest.mark.parametrize("number", [64, 2 * MOST_CONNECTIONS])
 @pytest.mark.parametrize("said", [b"GET /livez HT", HALF + b"\r\n{"])
-async def test_silent_connections_are_in_no_probes_way(served: Served, said: bytes) -> None:
-    async with _silent(served.port, MOST_REQUESTS // 8, said):
+async def test_silent_connections_are_in_no_probes_way(served: Served, said: bytes, number: int) -> None:
+    async with _silent(served.port, number, said):
         for path in ("/livez", "/readyz", "/status", "/"):
             assert (await served.get(path)).code == 200
 

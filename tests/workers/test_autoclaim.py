@@ -245,16 +245,24 @@ async def test_of_a_mass_there_are_never_more_deliveries_than_slots_and_it_is_lo
 
     monkeypatch.setattr(Slots, "put", noted)
     caplog.set_level(logging.INFO)
-    enqueued = await stall(client, 1_000)
+    stalled = await stall(client, 1_000)
+    fresh: dict[str, Pairs] = {}
     handler, began = Handler(), monotonic()
-    async with running_worker(server.url, handler, concurrency=150) as worker:
+
+    async def run(job: Job) -> None:
+        await handler(job)
+        if len(handler.starts) == 1:
+            fresh.update(await enqueue(client))
+
+    async with running_worker(server.url, run, concurrency=100) as worker:
         await nothing_left(client)
-        await wait_until(lambda: worker.counts.acked == 1_000, "all answers are there")
-        assert worker.counts.read == 1_000
+        await wait_until(lambda: worker.counts.acked == 1_001, "all answers are there")
+        assert worker.counts.read == 1_001
         await wait_until(lambda: sum(logged()) == 1_000, "all are logged")
         assert len(logged()) <= 1 + monotonic() - began
-    assert times(handler.starts) == dict.fromkeys(enqueued, 1)
-    assert max(taken) <= 150
+    assert times(handler.starts) == dict.fromkeys([*stalled, *fresh], 1)
+    assert handler.starts[-1].job not in fresh, "new jobs are read meanwhile"
+    assert max(taken) <= 100
     assert caplog.text.count(" consumers=gone ") == len(logged())
 
 

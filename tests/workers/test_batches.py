@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
@@ -190,7 +190,14 @@ async def test_each_job_has_its_own_outcome(server: RedisServer, client: Redis) 
     assert field_of(letter, b"reaper.dead.reason") == b"never"
 
 
-@pytest.mark.parametrize("answer", [[None], "ab", {1: None, 2: None}])
+class Shorter(list[None]):
+    """A list of two that yields one."""
+
+    def __iter__(self) -> Iterator[None]:
+        return iter([None])
+
+
+@pytest.mark.parametrize("answer", [[None], "ab", {1: None, 2: None}, Shorter([None, None])])
 async def test_a_wrong_number_of_outcomes_acknowledges_none(server: RedisServer, client: Redis, answer: object) -> None:
     async def handle(_jobs: list[Job]) -> object:
         return answer

@@ -310,7 +310,7 @@ async def test_what_has_ended_is_extended_while_another_handler_keeps_its_verdic
     """While the event loop runs, the result is on its way, so no proof is needed (seed 5002666)."""
     held = hold()
     held.begin(clock.now, None)
-    held.end(Verdict(Outcome.ACK), clock.now, clock.now)
+    held.end(Verdict(Outcome.ACK), 0)
     extended = await beats_of(monkeypatch, clock, held, answers=answers)
     assert extended == ([] if answers else [1 / 4, 2 / 4, 3 / 4])
 
@@ -339,7 +339,7 @@ async def test_deliveries_with_a_slot_and_queued_ones_are_extended(
     if "goes on" in what:
         held.interrupt(Interruption.TIMEOUT if "cancelled" in what else Interruption.LOST)
     if "verdict" in what:
-        held.end(HANDED_BACK, clock.now, clock.now)
+        held.end(HANDED_BACK, 0)
     await beat(monkeypatch, clock, Heartbeat(context_of(held, redis)), for_s=VISIBILITY_S * 0.3)
     (_, extended) = redis.extended[-1]
     expected = [held, beside] if is_extended else [beside]

@@ -34,7 +34,7 @@ class Sweep:
 
 def is_earlier_process(consumer: str, name: str, ours: str) -> bool:
     """Return whether ``consumer`` is another process of the worker ``name``."""
-    return consumer != ours and re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{{NONCE_BYTES * 2}}}", consumer) is not None
+    return consumer != ours and re.fullmatch(rf"{re.escape(name)}~[0-9a-f]{{{NONCE_BYTES * 2}}}", consumer) is not None
 
 
 class Adoption(WorkerPart):
@@ -105,7 +105,7 @@ class Adoption(WorkerPart):
         limit, now_ms = self._membership.group_settings.max_deliveries, self._membership.now_ms()
         return [
             Delivery(source, entry_id, flat, times, limit, now_ms, asked_at)
-            for (entry_id, flat), times in found
+            for entry_id, flat, times in found
             if not source.comes_again(entry_id, times, asked_at)
         ]
 

@@ -75,7 +75,7 @@ class BatchCall(HandlerCall):
         answer = await outcome_of(await self._call(list(jobs)))  # the handler may change its list
         if answer is None or isinstance(answer, BaseException):
             return [answer] * len(jobs)
-        if not isinstance(answer, list | tuple) or len(answer) != len(jobs):
+        if not isinstance(answer, list | tuple) or len(answer := [*answer]) != len(jobs):
             what = f"{len(answer)} outcomes" if isinstance(answer, list | tuple) else type(answer).__qualname__
             raise UnusableAnswerError(
                 f"the batch handler returned {what} for {len(jobs)} jobs. Return None, or a list with one outcome for "

@@ -6,7 +6,6 @@ from math import inf
 from typing import Any
 
 from workers.loop.in_flight import Delivery
-from workers.loop.job import Job
 from workers.protocol.events import UNKNOWN
 from workers.protocol.messages import entry_ms, on_one_line
 from workers.runtime.clock import monotonic
@@ -41,15 +40,13 @@ class DeliveryFacts:
             columns["enqueued_ms"] = [job.first_ms for job in jobs]
             columns["generation"] = [job.generation for job in jobs]
         if self._type_field:
-            columns["type"] = [(self._type_of(job) or "").replace(",", "_") for job in jobs]
+            types = ((job.value_of(self._type_field) or b"")[: 4 * MAX_TYPE_LENGTH] for job in jobs)
+            columns["type"] = [_type_name(one) for one in types]
         columns["delivery"] = [job.deliveries for job in jobs]
         if [job.times_delivered for job in jobs].count(1) != len(jobs):  # otherwise the entry IDs contain it
             columns["ready_ms"] = [entry_ms(job.raw_entry_id) if job.times_delivered == 1 else UNKNOWN for job in jobs]
         columns["delivered_ms"] = [job.delivered_ms for job in jobs]
-        offset_ms, never = self._now_ms() - monotonic() * 1000, -inf
-        columns["begun_ms"] = [
-            None if job.started == never else max(job.delivered_ms, int(offset_ms + job.started * 1000)) for job in jobs
-        ]
+        columns["begun_ms"] = self._begun_ms(jobs)
         columns["run_ms"] = [job.run_ms for job in jobs]
         fields: list[str | int] = ["mode", self._mode]
         for name, values in columns.items():
@@ -62,11 +59,18 @@ class DeliveryFacts:
                 fields += (name, ",".join(map(shown.__getitem__, values)))
         return fields
 
-    def _type_of(self, job: Job) -> str | None:
-        value = job.value_of(self._type_field)
-        return _type_name(value[: 4 * MAX_TYPE_LENGTH]) if value else None
+    def _begun_ms(self, jobs: Sequence[Delivery]) -> list[int | None]:
+        """Return when each handler began. The jobs of a batch began together."""
+        offset_ms, never = self._now_ms() - monotonic() * 1000, -inf
+        started, begun_ms, found = never, None, list[int | None]()
+        for job in jobs:
+            if job.started != started:
+                started = job.started
+                begun_ms = None if started == never else max(job.delivered_ms, int(offset_ms + started * 1000))
+            found.append(begun_ms)
+        return found
 
 
 @lru_cache(maxsize=1_000)
 def _type_name(value: bytes) -> str:
-    return on_one_line(value)[:MAX_TYPE_LENGTH]
+    return on_one_line(value)[:MAX_TYPE_LENGTH].replace(",", "_")

@@ -184,11 +184,11 @@ class Delivery(Job):
         self.interrupt(Interruption.LOST)
         return True
 
-    def end(self, verdict: Verdict, began: float, now: float) -> None:
-        """Note the verdict. ``began`` is when the delivery got its slot."""
+    def end(self, verdict: Verdict, run_ms: int) -> None:
+        """Note the verdict, and how long the delivery had its slot."""
         self.stage = ENDED
         self.verdict = verdict
-        self.run_ms = int((now - began) * 1000 + 0.5)
+        self.run_ms = run_ms
 
     # ---- its state
 

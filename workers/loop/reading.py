@@ -12,7 +12,7 @@ each one before a reader gets it.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from math import inf
 
 import anyio
@@ -28,7 +28,7 @@ from workers.protocol.calls.group_moves import Outcome, Recovery
 from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.log_fields import fields
-from workers.protocol.meaning import Meaning, is_contact_error, meaning_of, was_not_run
+from workers.protocol.meaning import Meaning, is_contact_error, is_not_known, meaning_of, was_not_run
 from workers.protocol.messages import CLAIM_READY_MS, ReadEntry, Redelivery, parse_read_reply
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
@@ -37,24 +37,36 @@ logger = logging.getLogger(__name__)
 
 ADOPTION_PAUSE_S = 5.0
 """Pause of adoption after Redis denied a call of it. Reading goes on."""
+SMALLEST_HALF = 32
+"""A call for fewer entries costs more than it saves."""
 READING, ADOPTING = "reading", "adopting deliveries"
+LARGEST_REPLY = 16_000_000
+"""Size in bytes at which Redis 8.10 ends a reply. A slow network (100 Mbit/s) carries it within `READ_PATIENCE_S`."""
 
 
 class Planner:
-    """Splits the free slots between the stream and the retry stream, because COUNT applies to each stream. Pure.
+    """Splits the free slots between the stream and the retry stream. Pure.
 
-    With a single free slot, the streams are asked in turn, and together only after both were empty.
+    Redis 8.10 limits the whole reply, and serves the streams in the order of the call. So they take turns in coming
+    first. On an older server, COUNT applies to each stream. There, a single free slot is for the streams in turn, and
+    for both only after both were empty.
     """
 
     def __init__(self) -> None:
+        self.limits_reply = True
+        """Reads ask the server to limit the whole reply, until it rejects that."""
         self._turn = self._empty = 0
 
-    def plan(self, sources: tuple[Source, ...], free: int) -> tuple[tuple[Source, ...], int]:
-        """Return the streams and the COUNT of the next read for ``free`` slots, at least one."""
-        if free >= len(sources) or self._empty >= len(sources):
-            return sources, max(1, free // len(sources))
+    def plan(self, sources: tuple[Source, ...], free: int) -> tuple[tuple[Source, ...], tuple[str | int, ...]]:
+        """Return the streams and the limits of the next read for ``free`` slots, at least one."""
         self._turn += 1
-        return (sources[self._turn % len(sources)],), 1
+        first = self._turn % len(sources)
+        if self.limits_reply:
+            in_turn = sources[first:] + sources[:first]
+            return in_turn, ("COUNT", free, "MAXCOUNT", free, "MAXSIZE", LARGEST_REPLY)
+        if free >= len(sources) or self._empty >= len(sources):
+            return sources, ("COUNT", max(1, free // len(sources)))
+        return (sources[first],), ("COUNT", 1)
 
     def learn(self, found: int) -> None:
         """Note how many deliveries a read has found."""
@@ -76,7 +88,7 @@ class Reader(WorkerPart):
         self._asked_for = 0
         self._most = slots.concurrency
         """Maximum number of deliveries in a read. It shrinks with each lost reply, which may have been too large."""
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
         """Held by the call that gets deliveries for the free slots."""
         self.scan_at = inf
         """When an embedded worker scans for stalled deliveries, on the monotonic clock; inf = unknown."""
@@ -101,7 +113,7 @@ class Reader(WorkerPart):
             was_read = False  # `stop` may cancel the call that is under way
             try:
                 with anyio.CancelScope(shield=True) as self._under_way:
-                    async with self._turn:
+                    async with self.turn:
                         was_read = await self._fill_slots(min(self._slots.free, self._most))
                 if was_read:  # a successful scan does not make up for a denied read
                     failures = 0
@@ -110,27 +122,28 @@ class Reader(WorkerPart):
                 await self._recover_from(error, failures)
         if not self._under_way.cancel_called:
             with anyio.CancelScope(shield=True) as self._under_way:
-                async with self._turn:
+                async with self.turn:
                     pass  # a page of a scan was under way, and is the last one
 
-    async def claim(
-        self, source: Source, recover: Callable[[int], Awaitable[Recovery | Declined]]
-    ) -> Recovery | Declined:
-        """Recover a page of ``source`` between two reads, and put the claimed deliveries into slots.
+    @property
+    def room(self) -> int:
+        """How many deliveries a page of a scan may claim. The jobs of half of many slots run while it is recovered."""
+        half = self._slots.concurrency // 2
+        return min(self._slots.free, half) if half >= SMALLEST_HALF else self._slots.free
 
-        ``recover`` is called with the number of free slots.
-        """
-        async with self._turn:
-            self.scan_at, asked_at = inf, monotonic()
-            try:
-                page = await recover(self._slots.free)
-            except (RedisError, OSError):
-                self._adoption.take_stock()  # it may have claimed deliveries
-                raise
-            if isinstance(page, Recovery):
+    async def claim(self, source: Source, call: Awaitable[Recovery | Declined]) -> Recovery | Declined:
+        """Put the deliveries that ``call`` claims, a page of ``source``, into slots. The caller holds the `turn`."""
+        self.scan_at, asked_at = inf, monotonic()
+        try:
+            page = await call
+        except (RedisError, OSError):
+            self._adoption.take_stock()  # it may have claimed deliveries
+            raise
+        if isinstance(page, Recovery):
+            if source.kept:
                 source.kept.difference_update(row.entry_id for row in page.rows if row.outcome is not Outcome.HELD)
-                self._receive(self._adoption.deliveries(source, page.claimed, asked_at))
-            return page
+            self._receive(self._adoption.deliveries(source, page.claimed, asked_at))
+        return page
 
     async def _fill_slots(self, free: int) -> bool:
         """Adopt deliveries or read some. Return whether that was a read, and Redis answered it."""
@@ -178,10 +191,10 @@ class Reader(WorkerPart):
 
     async def _read(self, free: int) -> list[Delivery]:
         asked_at, membership = monotonic(), self._membership
-        sources, count = self._planner.plan(membership.sources, free)
-        words: list[str | int] = ["GROUP", self._settings.group, self._consumer, "COUNT", count]
+        sources, limits = self._planner.plan(membership.sources, free)
+        words: list[str | int] = ["GROUP", self._settings.group, self._consumer, *limits]
         # The first read does not block, because its reply shows at once whether we may read.
-        if self.has_read and sources == membership.sources and (block_ms := self._block_ms()) > 0:
+        if self.has_read and len(sources) == len(membership.sources) and (block_ms := self._block_ms()) > 0:
             words += ["BLOCK", block_ms]
         claims = membership.group_settings.redelivery is Redelivery.IN_PLACE
         if claims:
@@ -240,6 +253,9 @@ class Reader(WorkerPart):
     # ---- after failures
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
+        if self._planner.limits_reply and is_not_known(error):
+            self._planner.limits_reply = False  # the server is older than Redis 8.10, and has read nothing
+            return
         self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
         if meaning_of(error) is Meaning.NO_GROUP:
             logger.error("group does not exist any more, joining it again: %s", fields(group=self._settings.keys.name))
@@ -254,6 +270,7 @@ class Reader(WorkerPart):
         if is_contact_error(error):
             if self._asked_for and not was_not_run(error):  # perhaps no reply as large as that can arrive
                 self._most = max(1, self._asked_for // 2)
+            self._planner.limits_reply = True  # perhaps another server answers next
             self._membership.join_again()  # so that the other calls are connected before the server has no room
             await self._client.connection_pool.disconnect()
         await self._pause(failures)

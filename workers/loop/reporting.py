@@ -86,7 +86,7 @@ class Reporter:
         """Report that a settlement or an extension came too late."""
         self.counts.rejected += 1
         logger.warning(
-            "settlement rejected, the job was recovered or another process uses this worker name: %s",
+            "settlement rejected, the job was recovered, its consumer deleted, or another process uses this name: %s",
             fields(**self._delivery(job), verb=verb, run_ms=run_ms),
         )
         self._call_back("rejected", job, verb=verb)

@@ -107,20 +107,17 @@ class Runner(WorkerPart):
             return monotonic()
         began = monotonic()
         verdicts = await self._execute_batch(Batch(batch.call, jobs), runner, began)
-        was_stopped, is_full, now = False, False, monotonic()
+        was_stopped, now = False, monotonic()
         for job in jobs:
             if job.interruption is not None:
                 was_stopped = True
                 job.take_back_cancellation()
             job.runner = None
-        had_to_stop = was_stopped or _is_cancelling(runner)
-        for job, executed in zip(jobs, verdicts, strict=True):
-            verdict = executed
-            if was_stopped or self.hands_back:
-                verdict = self._reconsidered(job, executed, had_to_stop=had_to_stop)
-            if verdict is not None and self._settlements.add(job, verdict, began, now):
-                is_full = True
-        return inf if is_full else now
+        if was_stopped or self.hands_back:
+            had_to_stop = was_stopped or _is_cancelling(runner)
+            judged = zip(jobs, verdicts, strict=True)
+            verdicts = [self._reconsidered(job, verdict, had_to_stop=had_to_stop) for job, verdict in judged]
+        return inf if self._settlements.add_batch(jobs, verdicts, began, now) else now
 
     async def _execute_batch(
         self, batch: Batch, runner: "asyncio.Task[None] | None", began: float

@@ -64,17 +64,30 @@ class Settlements(WorkerPart):
 
         If the result is true, call `wait_for_room` before the next job.
         """
-        job.end(verdict, began, now)
+        job.end(verdict, int((now - began) * 1000 + 0.5))
         waiting = self._acks if verdict.outcome is ACK else self._others
         waiting[job.source.key].append(job)
         self._gathered = gathered = self._gathered + 1
-        if gathered == 1:  # the settler waits only for the first one
+        return (gathered == 1 or gathered >= SETTLE_BATCH) and self._are_enough(gathered - 1)
+
+    def add_batch(self, jobs: Sequence[Delivery], verdicts: Sequence[Verdict | None], began: float, now: float) -> bool:
+        """Add the verdicts on a batch in the same way. A delivery that is not ours any more has None."""
+        acks, others, run_ms = self._acks, self._others, int((now - began) * 1000 + 0.5)
+        for job, verdict in zip(jobs, verdicts, strict=True):
+            if verdict is not None:
+                job.end(verdict, run_ms)
+                (acks if verdict.outcome is ACK else others)[job.source.key].append(job)
+        before = self._gathered
+        self._gathered += len(verdicts) - verdicts.count(None)
+        return self._are_enough(before)
+
+    def _are_enough(self, before: int) -> bool:
+        """Wake the settler if it waits. Return whether runners wait for room. Fewer had gathered ``before``."""
+        if before == 0:  # it waits only for the first one
             self._arrived.notify()
-        if gathered < SETTLE_BATCH:
-            return False
-        if gathered == SETTLE_BATCH:
+        if before < SETTLE_BATCH <= self._gathered:
             self._filled.notify()
-        return gathered >= self._capacity
+        return self._gathered >= self._capacity
 
     async def wait_for_room(self) -> None:
         """Let other tasks run, and wait until there is room for more verdicts."""
@@ -208,7 +221,7 @@ class Settlements(WorkerPart):
             self._reporter.counts.acked += len(batch)
         else:
             for job, settled in zip(batch, results, strict=True):
-                if _is_denied(settled):  # our user lacks a permission, so the job is not at fault
+                if settled.result is SettleResult.HELD and meaning_of(settled.detail) is Meaning.DENIED:
                     self._reporter.failed(_part(source), NoPermissionError(settled.detail))
                     denied.append(job)
                 else:
@@ -260,7 +273,3 @@ def _part(source: Source) -> str:
 
 def _bytes_to_copy(job: Delivery) -> int:
     return job.payload_bytes + len(job.verdict.traceback)
-
-
-def _is_denied(settled: Settled) -> bool:
-    return settled.result is SettleResult.HELD and meaning_of(settled.detail) is Meaning.DENIED

@@ -219,7 +219,8 @@ class Slots:
             self._failures.append(failure)
         if self._coming is runner:  # it was cancelled before it began
             self._coming = None
-        self._left.notify()
+        if self._closed or self._failures:  # otherwise nobody waits for this one
+            self._left.notify()
         self._send_for_runner()
 
     async def guard(self) -> None:

@@ -14,7 +14,7 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
 
 from workers.loop.execution import REASON_TIMEOUT
 from workers.loop.in_flight import Delivery
-from workers.protocol.calls.group_moves import Recovered
+from workers.protocol.calls.group_moves import ENDED, Recovered
 from workers.protocol.calls.moves import Outcome, Settled, SettleResult, Verdict
 from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE, RecoveryMode
 from workers.settings import WorkerSettings
@@ -61,14 +61,17 @@ class WorkerTelemetry:
         if self._measures and deliveries:
             instruments.CONSUMED.add(deliveries, self._receive)
 
-    def recovered(self, row: Recovered, visibility_s: float) -> None:
-        """Report a delivery that we ended for its consumer after a visibility timeout."""
-        if self._measures:
-            labels = self._labels | _EMBEDDED
-            instruments.RECOVERED.add(1, labels | {telemetry.RECOVERY_OUTCOME: row.outcome.name.lower()})
-            instruments.record_lateness(row.idle_ms, visibility_s, labels)
-        if self.traces:
-            emit_recovered(row, self._stream, self._group, _EMBEDDED)
+    def recovered(self, found: Sequence[Recovered], visibility_s: float) -> None:
+        """Report the deliveries that we ended for their consumers after a visibility timeout."""
+        for row in found if self._measures or self.traces else ():
+            if row.outcome not in ENDED:
+                continue
+            if self._measures:
+                labels = self._labels | _EMBEDDED
+                instruments.RECOVERED.add(1, labels | {telemetry.RECOVERY_OUTCOME: row.outcome.name.lower()})
+                instruments.record_lateness(row.idle_ms, visibility_s, labels)
+            if self.traces:
+                emit_recovered(row, self._stream, self._group, _EMBEDDED)
 
     def scanned(self, took_s: float) -> None:
         """Measure a scan of the pending entries."""

@@ -127,10 +127,8 @@ def _raw(client: "Redis") -> "Redis":
     return client
 
 
-@cache
-def _driver_info() -> DriverInfo:
-    """Return the library for ``CLIENT LIST``. By itself, redis-py reads its version from files at each connect."""
-    return DriverInfo()
+_driver_info = cache(DriverInfo)
+"""Returns the library for ``CLIENT LIST``. By itself, redis-py reads its version from files at each connect."""
 
 
 class KeptConnection:

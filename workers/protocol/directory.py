@@ -17,7 +17,6 @@ from weakref import finalize
 
 import redis
 from anyio import CapacityLimiter, to_thread
-from anyio import Lock as AsyncLock
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
@@ -32,7 +31,7 @@ logger = logging.getLogger(__name__)
 ANSWER_S = 1.0
 """How long a server may take to answer before the next one is asked."""
 LOOK_S = 0.5
-"""How long an answer is used."""
+"""How long an answer is used, and how long a connection that is open waits for one."""
 
 _LOGIN = frozenset({"db", "username", "password", "credential_provider"})
 
@@ -53,7 +52,6 @@ class Directory:
         """The connection to the server that answered last. Closed before the garbage collector finds its socket."""
         finalize(self, _close, self._open)
         self._turn = Lock()
-        self._asking = AsyncLock()
         self._is_doubted = False
         self._asked_at = -inf
         self._failure: NoMasterError | None = None
@@ -73,11 +71,10 @@ class Directory:
         return self._owner(slot)
 
     async def look(self) -> None:
-        """Ask if the answer is old. While one task asks, the others use the latest answer. Raises NoMasterError."""
-        if self._is_old() and not (self._asking.locked() and self.table.ranges):
-            async with self._asking:
-                # A cancelled caller does not wait for the answer.
-                await to_thread.run_sync(self._ask, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+        """Ask if the answer is old. While a thread asks, others use the latest answer. Raises NoMasterError."""
+        if self._is_old() and not (self._turn.locked() and self.table.ranges):
+            # A cancelled caller does not wait for the answer.
+            await to_thread.run_sync(self._ask, abandon_on_cancel=True, limiter=CapacityLimiter(1))
 
     def doubt(self) -> None:
         """Ask another server for the next answer, because one that is cut off gives old answers."""

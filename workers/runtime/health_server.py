@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BEAT_S = 0.5
-MOST_REQUESTS = 512
-"""Connections and requests at a time. uvicorn answers further requests, probes included, with 503."""
+MOST_CONNECTIONS = 256
+"""Connections at a time. For a further one, the oldest is closed, so clients that say nothing keep no probe waiting."""
 GOODBYE_S = 1
 END_S = 3.0
 REDIS_TIMEOUT_S = 2.0
@@ -131,6 +132,16 @@ def _server_of(routes: "Sequence[BaseRoute]", host: str) -> "Server":
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    newest = deque[asyncio.Transport]()
+
+    class Connection(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
+            super().connection_made(transport)
+            newest.append(transport)
+            if len(newest) > MOST_CONNECTIONS:
+                newest.popleft().abort()  # without effect if it was closed
 
     names = LOOPBACK_NAMES if host in LOOPBACK_NAMES else ("*",)
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
@@ -141,7 +152,8 @@ def _server_of(routes: "Sequence[BaseRoute]", host: str) -> "Server":
         access_log=False,
         lifespan="off",
         loop="asyncio",
-        limit_concurrency=MOST_REQUESTS,
+        http=Connection,
+        backlog=MOST_CONNECTIONS,
         ws="none",
         server_header=False,
         timeout_graceful_shutdown=GOODBYE_S,

@@ -53,20 +53,19 @@ class Program(click.Group):
         """Run the command line, and exit."""
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
+        code: object = USAGE_EXIT
         try:
             code = super().main(args, *others, **{**more, "standalone_mode": False})
         except click.Abort:
             code = INTERRUPTED_EXIT
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
-            code = USAGE_EXIT
         except click.ClickException as error:
             _show_wrong_usage(error, sys.argv[1:] if args is None else args)
-            code = USAGE_EXIT
         except OSError as error:  # for example a full disk, or too many open files
+            sys.stdout = io.StringIO()  # at the end, Python would try again to write what is left, and complain
             what = f" {error.filename}" if error.filename else ""
             show(f"error: cannot read or write{what}: {error.strerror or error}.", err=True)
-            code = USAGE_EXIT
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -24,7 +24,10 @@ parent = int(sys.argv[1])
 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 if os.getppid() != parent:
     os._exit(1)  # the parent died before we asked
-os.execvp(sys.argv[2], sys.argv[2:])
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(error.strerror)
 """
 
 

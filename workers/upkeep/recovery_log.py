@@ -30,10 +30,10 @@ class RecoveryLog:
 
     def add(self, rows: Iterable[Recovered]) -> None:
         """Count the recovered ones of ``rows``, and log if a line is due."""
-        for row in rows:
-            if row.outcome in _MOVED:
-                self._moved[row.outcome] += 1
-                self._consumers.add(row.consumer or b"none (XNACK)")
+        for (outcome, consumer), number in Counter((row.outcome, row.consumer) for row in rows).items():
+            if outcome in _MOVED:
+                self._moved[outcome] += number
+                self._consumers.add(consumer or b"none (XNACK)")
         self.log()
 
     def due_at(self) -> float:

@@ -8,9 +8,11 @@ import logging
 import os
 import pwd
 import re
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PySparkImportError
@@ -103,13 +105,16 @@ def cores_of(session: SparkSession) -> int:
 
 def _connect(remote: str, app: str) -> SparkSession:
     try:
+        if (server := urlsplit(remote)).hostname:  # Spark itself would try for ten minutes
+            socket.create_connection((server.hostname, server.port or 15002), timeout=5).close()
         return SparkSession.builder.remote(remote).appName(app).getOrCreate()
     except PySparkImportError as error:
         raise SparkMissingError(
             f"Spark Connect needs more packages ({_first_line(error)}). Run pip install '.[connect]' in your clone."
         ) from error
     except Exception as error:
-        if not isinstance(error, (PySparkException, ValueError)) and not type(error).__module__.startswith("grpc"):
+        known = (PySparkException, ValueError, OSError)
+        if not isinstance(error, known) and not type(error).__module__.startswith("grpc"):
             raise
         where = without_logins(remote.partition(";")[0])  # a token may follow
         why = _first_line(error).replace(remote, where)
@@ -145,7 +150,8 @@ def _start(master: str | None, app: str, conf: Mapping[str, str]) -> SparkSessio
     try:
         return (builder.master(master) if master else builder).getOrCreate()
     except (PySparkException, Py4JJavaError) as error:
-        raise SparkMissingError(f"Spark did not start: {_first_line(error)}") from error
+        where = f" on {master}" if master else ""
+        raise SparkMissingError(f"Spark did not start{where}: {_first_line(error)}") from error
 
 
 def _classic_conf(master: str | None, heap: str, java_options: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """XREAD and XREADGROUP answer with existing entries at once, or else let the client wait."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.simulation.server.commands import command
 from tests.simulation.server.core import Core
@@ -22,6 +22,8 @@ class Read:
     group: bytes | None = None
     consumer: bytes = b""
     count: int = -1
+    max_count: int = LAST_ID
+    """Of the whole reply (8.10)."""
     block_ms: int = -1
     no_ack: bool = False
     min_idle: int | None = None
@@ -34,6 +36,8 @@ class Read:
         options: list[bytes] = []
         if self.count > 0:
             options += [b"COUNT", b"%d" % self.count]
+        if self.max_count != LAST_ID:
+            options += [b"MAXCOUNT", b"%d" % self.max_count]
         if self.no_ack:
             options.append(b"NOACK")
         if self.min_idle is not None:
@@ -41,7 +45,7 @@ class Read:
         return [b"XREADGROUP", b"GROUP", self.group or b"", self.consumer, *options, b"STREAMS", key, b">"]
 
     def serve(self, core: Core, key: bytes, stream: Stream, after: int) -> list[Reply] | None:
-        """Return what ``key`` has for the client, or None where that is nothing."""
+        """Return the entries of ``key`` for the client, or None if there are none."""
         if self.group is None:
             if stream.last_valid_id() <= after:
                 return None
@@ -103,7 +107,7 @@ class Read:
 
 def _read_options(core: Core, words: list[bytes], read: Read) -> int:
     """Read all up to STREAMS; return where the keys begin."""
-    at, in_group = 1, read.verb == "XREADGROUP"
+    at = 1
     while at < len(words):
         option, more = words[at].upper(), len(words) - at - 1
         if option == b"STREAMS" and more:
@@ -117,16 +121,17 @@ def _read_options(core: Core, words: list[bytes], read: Read) -> int:
             read.count = integer(words[at + 1])
             read.count = read.count if read.count > 0 else -1
             at += 2
+        elif option in (b"MAXCOUNT", b"MAXSIZE") and more and core.capabilities.has_maxcount:
+            _limit_reply(read, option, integer(words[at + 1]))
+            at += 2
         elif option == b"GROUP" and more >= 2:
-            if not in_group:
-                raise ReplyError("ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead.")
+            _demand_group(read, option)
             read.group, read.consumer = words[at + 1], words[at + 2]
             at += 3
         elif option == b"NOACK":
-            if not in_group:
-                raise ReplyError("ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead.")
+            _demand_group(read, option)
             read.no_ack, at = True, at + 1
-        elif option == b"CLAIM" and more and in_group and core.capabilities.has_claim:
+        elif option == b"CLAIM" and more and read.verb == "XREADGROUP" and core.capabilities.has_claim:
             read.min_idle = integer(words[at + 1], "ERR min-idle-time is not an integer or out of range")
             if read.min_idle < 0:
                 raise ReplyError("ERR min-idle-time must be a positive integer")
@@ -136,9 +141,24 @@ def _read_options(core: Core, words: list[bytes], read: Read) -> int:
     raise syntax_error()
 
 
+def _demand_group(read: Read, option: bytes) -> None:
+    if read.verb != "XREADGROUP":
+        raise ReplyError(b"ERR The %b option is only supported by XREADGROUP. You called XREAD instead." % option)
+
+
+def _limit_reply(read: Read, option: bytes, limit: int) -> None:
+    """Note a limit on the whole reply. No reply of a story is as large as the MAXSIZE of the product."""
+    if limit <= 0:
+        raise ReplyError(b"ERR %b must be a positive integer" % option)
+    if option == b"MAXCOUNT":
+        read.max_count = limit
+
+
 def _parse(core: Core, words: list[bytes]) -> Read:
     read = Read(words[0].upper().decode())
     at = _read_options(core, words, read)
+    if read.max_count < read.count:
+        raise ReplyError("ERR MAXCOUNT must be greater than or equal to COUNT")
     count = len(words) - at
     if count % 2:
         symbols = "ID or '$'" if read.verb == "XREAD" else "ID or '>'" if core.capabilities.is_7_2 else "ID or '$'"
@@ -179,12 +199,16 @@ def _after(core: Core, read: Read, key: bytes, word: bytes) -> int:
 def _run(core: Core, words: list[bytes]) -> Reply:
     read = _parse(core, words)
     found: list[Reply] = []
+    part, left = read, read.max_count
     for key, after in zip(read.keys, read.after, strict=True):
         stream = core.keys.typed(key, Stream)
-        if stream is not None:
-            served = read.serve(core, key, stream, after)
+        if stream is not None and left > 0:
+            if read.max_count < LAST_ID:
+                part = replace(read, count=min(left, read.count) if read.count > 0 else left)
+            served = part.serve(core, key, stream, after)
             if served is not None:
                 found.append(served)
+                left -= len(served[1]) if isinstance(served[1], list) else 0
     if found:
         return found
     if read.block_ms < 0 or core.in_script or core.session is None or core.session.in_transaction:
@@ -201,5 +225,5 @@ def xread(core: Core, words: list[bytes]) -> Reply:
 
 @command("XREADGROUP", -7, "write")
 def xreadgroup(core: Core, words: list[bytes]) -> Reply:
-    """XREADGROUP GROUP group consumer [COUNT n] [BLOCK ms] [NOACK] [CLAIM ms] STREAMS key … id …"""
+    """XREADGROUP GROUP group consumer [COUNT n] [MAXCOUNT n] [MAXSIZE n] [BLOCK ms] [NOACK] [CLAIM ms] STREAMS …"""
     return _run(core, words)

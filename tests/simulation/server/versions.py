@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-KNOWN = ("6.2", "7.0", "8.2", "8.4", "8.6", "8.8")
+KNOWN = ("6.2", "7.0", "8.2", "8.4", "8.6", "8.8", "8.10")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class Capabilities:
     """8.4: XREADGROUP takes ``CLAIM``."""
     has_nack: bool
     """8.8: XNACK."""
+    has_maxcount: bool
+    """8.10: XREADGROUP takes ``MAXCOUNT`` and ``MAXSIZE``."""
 
 
 def capabilities_of(version: str) -> Capabilities:
@@ -34,4 +36,5 @@ def capabilities_of(version: str) -> Capabilities:
         is_7_2=(major, minor) >= (7, 2),
         has_claim=(major, minor) >= (8, 4),
         has_nack=(major, minor) >= (8, 8),
+        has_maxcount=(major, minor) >= (8, 10),
     )

@@ -18,8 +18,8 @@ CALL_BYTES = 512 * 1024
 """Payload after which a call puts off the rest of its work, so that it does not block the server for long."""
 
 Client = Redis | KeptConnection
-CountedEntry = tuple[tuple[bytes, Sequence[bytes]], int]
-"""An entry, as its ID and flat fields, with the number of its deliveries."""
+CountedEntry = tuple[bytes, Sequence[bytes], int]
+"""ID and flat fields of an entry, and the number of its deliveries."""
 ItemT = TypeVar("ItemT")
 
 

@@ -1,8 +1,9 @@
 """The scripts that act for a whole group. A replica calls them with its lease, embedded workers without one."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
@@ -102,23 +103,23 @@ def read_recovery(
     held: list[Any],
     events: list[Any],
     traced: list[Any],
-    claimed: list[Any],
+    claimed: list[CountedEntry],
 ) -> Recovery:
     """Read the answer of ``recover.lua``, with events as in the journal, and undeliverable entries with reasons."""
     contexts = {row[0]: row[1:] for row in traced}
-    ours = {entry_id for (entry_id, _), _ in claimed}
-    rows = (row for event in events for row in _rows_of_event(event, contexts, ours))
-    undeliverable = (
+    ours = {row[0] for row in claimed}
+    rows = [row for event in events for row in _rows_of_event(event, contexts, ours)]
+    rows += [
         Recovered(entry_id, Outcome.HELD, why, consumer=consumer)
         for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True)
-    )
-    due_in_ms = list(zip(due[::2], due[1::2], strict=True))
-    return Recovery(text(next_page), due_in_ms, [*rows, *undeliverable], claimed)
+    ]
+    return Recovery(text(next_page), list(zip(due[::2], due[1::2], strict=True)), rows, claimed)
 
 
 def _rows_of_event(
     flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]], ours: set[bytes]
-) -> Iterator[Recovered]:
+) -> Iterable[Recovered]:
+    """Return the rows of an event. Hot in a mass recovery."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     ids = fields[b"entry"].split(b",")
     nothing = [b""] * len(ids)
@@ -126,12 +127,12 @@ def _rows_of_event(
     def column(name: bytes, default: Sequence[bytes] = nothing) -> Sequence[bytes]:
         return fields[name].split(b",") if name in fields else default
 
-    outcome, consumer, times = _OUTCOMES[fields[b"event"]], fields[b"consumer"], int(fields[b"delivery"])
-    for entry_id, job_id, idle_ms, new_entry in zip(
-        ids, column(b"job", ids), column(b"idle_ms"), column(b"new_entry"), strict=True
-    ):
-        fate, idle = Outcome.CLAIMED if entry_id in ours else outcome, int(idle_ms or -1)
-        yield Recovered(entry_id, fate, new_entry, idle, consumer, job_id, times, traced.get(entry_id))
+    fates = map({True: Outcome.CLAIMED, False: _OUTCOMES[fields[b"event"]]}.get, map(ours.__contains__, ids))
+    idle_ms = [int(number or -1) for number in column(b"idle_ms")]
+    consumer, times = repeat(fields[b"consumer"]), repeat(int(fields[b"delivery"]))
+    new_entries, jobs, contexts = column(b"new_entry"), column(b"job", ids), map(traced.get, ids)
+    rows = zip(ids, fates, new_entries, idle_ms, consumer, jobs, times, contexts, strict=False)
+    return map(Recovered._make, rows)
 
 
 class DueMoves(NamedTuple):

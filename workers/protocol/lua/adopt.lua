@@ -4,7 +4,7 @@
 -- ARGV[1] group  ARGV[2] journal's MAXLEN (not used)  ARGV[3] consumer  ARGV[4] most entries  ARGV[5] where the page begins ('-' or '(ID')
 -- ARGV[6…] IDs of entries in hand
 --
--- Returns {next page ('' = the end), {entry, times delivered}…}: deliveries of a read whose reply was lost.
+-- Returns {next page ('' = the end), {ID, fields, times delivered}…}: deliveries of a read whose reply was lost.
 -- With ARGV[4] '0', a later process of the name reports that the consumer's process is dead. All its deliveries are made overdue, so that
 -- they are recovered. If that process lives, its next heartbeat extends them again.
 -- Fence: none; no delivery changes its owner.
@@ -32,7 +32,7 @@ for i, row in ipairs(redis.call('XPENDING', source, group, ARGV[5], '+', PAGE, c
     redis.call('XCLAIM', source, group, consumer, 0, row[1], 'IDLE', digits(math.max(row[3], in_force.visibility_ms)), 'RETRYCOUNT', row[4], 'JUSTID')
   elseif entry then
     redis.call('XCLAIM', source, group, consumer, 0, row[1], 'JUSTID')
-    found[#found + 1] = { entry, row[4] }
+    entry[3], found[#found + 1] = row[4], entry
     if #found == most then
       next_page = behind(row[1])
       break

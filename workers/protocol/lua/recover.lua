@@ -11,7 +11,7 @@
 --
 -- Returns {'ok', where to go on ('' = the end; replica: the first ID that was put off), {ID, ms until it is due, in
 -- turns}, {ID, consumer, why it is held, in turns}, events as in the journal, {ID, traceparent, tracestate, generation} of each traced job that
--- has left its delivery, {entry, times delivered} of each claimed entry},
+-- has left its delivery, {ID, fields, times delivered} of each claimed entry},
 -- or {'fenced', lease found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): the call had no effect.
 -- Fence: the whole value is compared, or recovery is `embedded` (declining_reply).
 
@@ -44,16 +44,14 @@ local function payload_of(row)
   return entries[row[1]] or entry_of(row[1])
 end
 
-local taken, taken_by_times = {}, {}
+local taken, ids_by_times = {}, {}
 local function take(row)
-  if #taken >= room then
+  local n, times = #taken, row[4] + 1
+  if n == room then
     return false
   end
-  local times = row[4] + 1
-  local others = taken_by_times[times] or {}
-  taken[#taken + 1] = { payload_of(row), times }
-  others[#others + 1] = row[1]
-  taken_by_times[times] = others
+  local entry, ids = payload_of(row), ids_by_times[times] or {}
+  entry[3], taken[n + 1], ids[#ids + 1], ids_by_times[times] = times, entry, row[1], ids
   return true
 end
 
@@ -144,7 +142,7 @@ if waits_ms > 0 then
   return { 'waits', waits_ms, in_force.gap }
 end
 local broken = finish(in_force)
-for times, ids in pairs(taken_by_times) do
+for times, ids in pairs(ids_by_times) do
   local n = #ids
   ids[n + 1], ids[n + 2], ids[n + 3] = 'RETRYCOUNT', times, 'JUSTID'
   redis.call('XCLAIM', source, group, consumer, 0, unpack(ids))
