@@ -149,7 +149,7 @@ def test_a_stream_that_is_gone_stops_a_later_run_with_available_now(server: Redi
     with query(server) as running:
         running.batch()
     server.command("DEL", JOURNAL)
-    with query(server, checkpoint=running) as resumed:
+    with query(server, checkpoint=running, discoverSeconds=10) as resumed:
         resumed.reader.prepareForTriggerAvailableNow()
         with pytest.raises(DataLossError, match="it is gone"):
             resumed.batch()
