@@ -109,7 +109,7 @@ class Evidence:
 
     def process_named(self, consumer: str) -> ProcessRun | None:
         """Return the process of ``consumer``, which is named after it, with or without a nonce."""
-        return self._by_name.get(consumer.partition(".")[0])
+        return self._by_name.get(consumer.partition("~")[0])
 
     @cached_property
     def _by_name(self) -> dict[str, ProcessRun]:

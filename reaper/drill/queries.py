@@ -93,8 +93,8 @@ async def holder(stage: Stage) -> str:
 
 
 def belongs_to(name: str, process: str) -> bool:
-    """Tell whether a consumer or holder is ``process``. A nonce may follow its name, after ``.`` or ``-``."""
-    return name == process or name.startswith((f"{process}.", f"{process}-"))
+    """Tell whether a consumer or holder is ``process``. A nonce may follow its name, after ``~`` or ``-``."""
+    return name == process or name.startswith((f"{process}~", f"{process}-"))
 
 
 async def pending(stage: Stage) -> list[Pending]:

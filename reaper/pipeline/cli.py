@@ -87,7 +87,7 @@ def ingest(
 
         progress = run_ingestion(settings, lake_at(settings.lake, settings.lake_state), open_heeding, run)
         line.end()
-        show_result(progress, [_ingest_text(progress)], machine=machine)
+    show_result(progress, [_ingest_text(progress)], machine=machine)
 
 
 def _heed(handler: Handler) -> None:
@@ -142,7 +142,7 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
             else f"{stream.stream}: {stream.removed:,} entries trimmed, {stream.left:,} left"
             for stream in done
         ]
-        show_result(done, text or ["nothing to trim"], machine=machine)
+    show_result(done, text or ["nothing to trim"], machine=machine)
 
 
 pipeline.add_command(advise_command)

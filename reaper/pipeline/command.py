@@ -59,7 +59,7 @@ def settings_of(flags: Mapping[str, Any], file: Path | None) -> PipelineSettings
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Print our own errors, and those of Spark and of the lake's storage, as sentences, and exit with 2."""
+    """Print our errors, and those of Spark and of the lake, as sentences, and exit with 2. Print results outside."""
     _LAKE_IN_USE.set("")
     with _as_before(signal.SIGINT, signal.SIGTERM), errors_as_sentences():
         missing = [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]

@@ -104,7 +104,7 @@ def _events(jobs: range) -> dict[Any, Any]:
     return {
         "event": "acked",
         "group": "billing",
-        "consumer": "host.0123456789ab",
+        "consumer": "host~0123456789ab",
         "entry": ",".join(f"{1_700_000_000_000 + job}-0" for job in jobs),
         "mode": "reaper",
         "delivery": 1,
@@ -121,7 +121,7 @@ def _event(job: int) -> dict[Any, Any]:
     data = {
         "group": "billing",
         "entry": f"{at}-0",
-        "consumer": "host.0123456789ab",
+        "consumer": "host~0123456789ab",
         "delivery": 1,
         "generation": 0,
         "enqueued_ms": at,

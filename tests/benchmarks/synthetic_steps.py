@@ -199,7 +199,7 @@ def consumer() -> Column:
     worker = F.pmod(F.xxhash64("seed", "job_no", "delivery"), "workers")
     life = F.floor((F.col("enqueued_ms") - BEGIN_MS) / (6 * 3_600_000))
     nonce = F.substring(F.lpad(F.lower(F.hex(F.xxhash64("seed", "source", worker, life))), 16, "0"), 1, 12)
-    ours = F.concat(F.col("source"), F.lit("-"), worker, F.lit("."), nonce)
+    ours = F.concat(F.col("source"), F.lit("-"), worker, F.lit("~"), nonce)
     return F.when(F.col("foreign"), F.concat(F.lit("bare-"), worker)).otherwise(ours)
 
 

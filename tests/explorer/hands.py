@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.explorer.board import LEASE, Board, Word, fields_of
 
-A, B = "a.0123456789ab", "b.ffffffffffff"
+A, B = "a~0123456789ab", "b~ffffffffffff"
 TOKEN = 7
 BUDGET = 1 << 20
 

@@ -172,7 +172,7 @@ def test_several_quarantined_jobs_are_out_where_many_of_our_workers_read(hands: 
     in_hand = stalled_until_the_last(hands, "stream", 4)
     hands.recover_stalled(*(entry for _, entry in in_hand))
     for number in range(8):
-        hands.board.redis("XGROUP", "CREATECONSUMER", "orders", "billing", f"w.{number:012x}")
+        hands.board.redis("XGROUP", "CREATECONSUMER", "orders", "billing", f"w~{number:012x}")
     assert [bool(hands.move_due()[4]) for _ in range(3)] == [True, True, False]
     hands.board.redis("XGROUP", "CREATECONSUMER", "orders", "billing", "plain")
     assert hands.move_due()[4] == []

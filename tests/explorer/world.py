@@ -74,7 +74,7 @@ class World:
         """Start a worker."""
         self._born += 1
         is_plain = self.random.random() < self.setting.plain
-        return Player(f"plain-{self._born}" if is_plain else f"w.{self._born:012x}", is_plain)
+        return Player(f"plain-{self._born}" if is_plain else f"w~{self._born:012x}", is_plain)
 
     def say(self, *what: object) -> None:
         """Note a step for a later replay."""

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.anyio
 JOBS = 8
 LONG_S, SHORT_S, OLD_S = 3_600, 300, 900
 """What the worker goes by, the timeout in force then, and an age between the two."""
-GONE = "gone.0123456789ab"
+GONE = "gone~0123456789ab"
 """A worker that is dead."""
 SELDOM: dict[str, Any] = {"refresh_s": LONG_S, "concurrency": JOBS}
 """A worker that learns of nothing by chance, and has no slot to spare."""

@@ -187,7 +187,7 @@ async def _are_consumers(case: Case, names: set[str]) -> bool:
 
 # ---- deleted consumers with deliveries
 
-OURS = "host.0123456789ab"
+OURS = "host~0123456789ab"
 LOST_CONSUMER = "its unsettled deliveries are lost"
 """As workers of ours name their consumers."""
 

@@ -52,6 +52,14 @@ def test_nothing_to_do_is_drained(server: RedisServer) -> None:
     assert (drained.counts, drained.dead_letters) == (Counts(), [])
 
 
+def test_a_worker_can_be_drained_again(server: RedisServer) -> None:
+    worker = make_worker(handle)
+    for _ in range(3):
+        server.reset()  # also without the group
+        server.command("XADD", "orders", "*", "do", "nothing")
+        assert run_until_drained(worker, redis_url=server.url).counts == Counts(read=1, acked=1)
+
+
 def test_a_worker_that_joins_while_the_group_is_looked_at_is_waited_for(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +170,7 @@ def test_the_environment_does_not_change_the_test(server: RedisServer, monkeypat
     monkeypatch.delenv("REAPER_TYPO")
 
     assert drained.counts == Counts(read=2, nacked=1, dead_lettered=1)
-    assert worker.consumer.startswith("w1.")
+    assert worker.consumer.startswith("w1~")
     assert (worker.settings.stream, worker.settings.redis_url) == ("elsewhere", "redis://127.0.0.1:1/0")
 
 

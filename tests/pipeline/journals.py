@@ -25,7 +25,7 @@ def write_events(server: RedisServer, number: int, journal: str = JOURNAL, start
     with connect(server) as client:
         pipeline = client.pipeline(transaction=False)
         for job in range(start, start + number):
-            data = {"group": "billing", "delivery": 1, "consumer": "host.0123456789ab", "begun_ms": 1, "run_ms": job}
+            data = {"group": "billing", "delivery": 1, "consumer": "host~0123456789ab", "begun_ms": 1, "run_ms": job}
             pipeline.xadd(journal, {"event": "acked", "job": f"job-{job}", **data})
         pipeline.execute()
 

@@ -214,11 +214,11 @@ def stalls_by_worker(events: Iterable[Told]) -> dict[str, tuple[int, int, int]]:
     for told in events:
         consumer = told.data.get("consumer")
         if consumer and (told.stalled or told.event in ("acked", "nacked", "handed_back", "dead_lettered")):
-            worker = re.sub(r"\.[0-9a-f]{12}$", "", consumer)
+            worker = re.sub(r"~[0-9a-f]{12}$", "", consumer)
             ended[worker] += 1
             stalled[worker] += told.stalled
         if consumer:
-            processes[re.sub(r"\.[0-9a-f]{12}$", "", consumer)].add(consumer)
+            processes[re.sub(r"~[0-9a-f]{12}$", "", consumer)].add(consumer)
     return {worker: (len(processes[worker]), ended[worker], stalled[worker]) for worker in ended}
 
 

@@ -28,7 +28,7 @@ def about(job: str, delivery: int, entry: str | None = None, *, consumer: str = 
         "entry": f"{entry or job}-0",
         "delivery": delivery,
         "generation": generation,
-        "consumer": f"{consumer}.{'0123456789ab'}",
+        "consumer": f"{consumer}~{'0123456789ab'}",
         "mode": "reaper",
         "enqueued_ms": int(job),
     }

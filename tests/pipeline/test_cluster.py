@@ -83,7 +83,7 @@ class Programs:
 
 def write_trouble(server: RedisServer, job: str) -> None:
     """Add what is told of a job that was recovered once."""
-    common = {"group": "billing", "entry": "1-0", "consumer": "host.0123456789ab", "delivery": 1}
+    common = {"group": "billing", "entry": "1-0", "consumer": "host~0123456789ab", "delivery": 1}
     with connect(server) as client:
         for event, more in (("recovered", {"idle_ms": 50, "visibility_ms": 40}), ("acked", {"delivery": 2})):
             fields: dict[Any, Any] = {"event": event, "job": job, **common, **more}

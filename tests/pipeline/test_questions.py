@@ -176,7 +176,7 @@ def test_an_empty_lake_has_answers(spark: SparkSession) -> None:
 
 @pytest.fixture(scope="module")
 def counted(spark: SparkSession) -> Tables:
-    second = {"consumer": "w1.ba9876543210"}
+    second = {"consumer": "w1~ba9876543210"}
     rows = [
         acked(1_100, 100, about("1000", 1), wait=30),
         acked(1_200, 100, {**about("1000", 1), **second}, wait=70),

@@ -144,6 +144,17 @@ def test_a_stream_that_is_gone_stops_the_query(server: RedisServer) -> None:
             running.batch()
 
 
+def test_a_stream_that_is_gone_stops_a_later_run_with_available_now(server: RedisServer) -> None:
+    add(server, 1, 2)
+    with query(server) as running:
+        running.batch()
+    server.command("DEL", JOURNAL)
+    with query(server, checkpoint=running, discoverSeconds=10) as resumed:
+        resumed.reader.prepareForTriggerAvailableNow()
+        with pytest.raises(DataLossError, match="it is gone"):
+            resumed.batch()
+
+
 def test_a_stream_that_comes_back_is_read_where_loss_is_accepted(server: RedisServer) -> None:
     add(server, 1, 2)
     with query(server, failOnDataLoss=False) as running:

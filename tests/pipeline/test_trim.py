@@ -1,7 +1,10 @@
 """Journals are trimmed behind what is safely in the lake, and not a step further."""
 
 import json
+import os
 import runpy
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -127,3 +130,14 @@ async def test_nothing_is_trimmed_where_the_lake_was_not_filled_from(layout: Lay
     note(layout, 0, {JOURNAL: {"id": "5-0"}})
     with pytest.raises(ConfigurationError, match=r"is filled from redis://.*, not from redis://elsewhere"):
         await trim(NO_MARGIN, layout, url="redis://elsewhere:6379/0")
+
+
+def test_a_full_disk_behind_standard_output_is_not_the_lakes(layout: Layout, server: RedisServer) -> None:
+    note(layout, 0, {})
+    words = ["pipeline", "trim", "--lake", layout.root, "--redis-url", server.url]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "reaper", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=buffered, check=False)
+    told = b"error: cannot read or write: No space left on device.\n"
+    assert (done.returncode, done.stderr) == (2, told)

@@ -15,6 +15,7 @@ from workers.protocol.keys import (
     TYPES,
     GroupKeys,
     group_keys,
+    is_worker,
     namespace_keys,
     stream_keys,
     stream_of_journal,
@@ -119,3 +120,20 @@ def test_every_key_has_a_type_and_scripts_say_the_same() -> None:
 @pytest.mark.parametrize("stream", ["orders", "a:b", "{shop}orders", "{shop}a:b", "a:journal", "a{b", "{a{b}c"])
 def test_a_stream_is_known_by_its_journal(stream: str) -> None:
     assert stream_of_journal(group_keys(stream, "billing").journal) == stream
+
+
+@pytest.mark.parametrize(
+    ("consumer", "is_ours"),
+    [
+        (b"host~5a56db625952", True),
+        (b"billing.5a56db625952", False),
+        (b"5a56db625952", False),
+        (b"host~5a56db62595", False),
+        (b"host~5a56db625952-1", False),
+    ],
+)
+def test_a_consumer_that_ends_in_the_name_of_a_docker_host_is_no_worker_of_ours(
+    consumer: bytes, *, is_ours: bool
+) -> None:
+    """Otherwise its poison jobs would be released for ever, because no such worker reports that they begin."""
+    assert is_worker(consumer) is is_ours

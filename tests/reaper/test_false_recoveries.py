@@ -48,7 +48,7 @@ def test_a_delivery_that_a_call_of_ours_may_have_ended_proves_nothing() -> None:
     assert watch.gone([b"2-0", b"3-0"]) == [b"web"]
 
 
-@pytest.mark.parametrize("consumer", [b"host-1.0123456789ab", b"", b"marked-by-reaper"])
+@pytest.mark.parametrize("consumer", [b"host-1~0123456789ab", b"", b"marked-by-reaper"])
 def test_consumers_of_ours_are_not_watched(consumer: bytes) -> None:
     watch = recovered_from(consumer)
     watch.scan_begins()

@@ -21,7 +21,7 @@ async def due_in_ms(scene: Scene, entry_id: str, **values: Any) -> int:
     return int(reply[2][1]) if reply[2] else 0
 
 
-@pytest.mark.parametrize("consumer", ["plain", "w1.0123456789ab"])
+@pytest.mark.parametrize("consumer", ["plain", "w1~0123456789ab"])
 async def test_the_former_timeout_counts_until_workers_have_read_the_shorter_one(scene: Scene, consumer: str) -> None:
     entry_id = await scene.add()
     await scene.deliver(entry_id, consumer=consumer, idle_ms=20_000)

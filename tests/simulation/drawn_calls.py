@@ -18,7 +18,7 @@ from workers.protocol.scripts import load_script
 
 KEYS, STREAM_KEYS, SPACE = group_keys("orders", "billing"), stream_keys("orders"), namespace_keys("reaper")
 GROUP = KEYS.group
-CONSUMERS = ("w1.0123456789ab", "w2.0123456789ab", "bare")
+CONSUMERS = ("w1~0123456789ab", "w2~0123456789ab", "bare")
 POLICIES = ("stream", "retry-stream")
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 VISIBILITY_MS = (20, 50)

@@ -180,7 +180,7 @@ def test_what_was_laid_aside_after_every_scan_is_nobodys_to_know_however_idle_it
     assert (JOB in world.ledger.lost) is is_lost
 
 
-@pytest.mark.parametrize(("consumer", "is_lost"), [("somebody", True), ("w.0123456789ab", False)])
+@pytest.mark.parametrize(("consumer", "is_lost"), [("somebody", True), ("w~0123456789ab", False)])
 def test_what_a_third_party_consumer_held_is_known_to_the_replica_that_saw_it_alone(
     make: Make, consumer: str, is_lost: bool
 ) -> None:

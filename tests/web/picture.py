@@ -65,7 +65,7 @@ async def _play(server: RedisServer, processes: Processes, port: int) -> str:
 
 async def _has_jobs(client: Redis, worker: str) -> bool:
     rows: Any = await client.xpending_range(KEYS.stream, KEYS.group, "-", "+", 100)
-    return any(consumer.decode().startswith(f"{worker}.") for _, consumer, *_ in rows)
+    return any(consumer.decode().startswith(f"{worker}~") for _, consumer, *_ in rows)
 
 
 async def _all_settled(client: Redis) -> bool:

@@ -69,7 +69,7 @@ async def _lived(client: Redis) -> None:
     """Make stalled jobs, of which one has a hostile ID, and a dead letter."""
     for name in ("order-4711", "order-4712", "order-4713", HOSTILE):
         await client.xadd(STREAM, {"amount": "12.50", "reaper.job": name})
-    await strand(client, 4, "shop-7f2a.0123456789ab", overdue=True)
+    await strand(client, 4, "shop-7f2a~0123456789ab", overdue=True)
     await client.xadd(KEYS.dead, {"reaper.job": "order-1", "reaper.dead.reason": "max_deliveries"})
 
 

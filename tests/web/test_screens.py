@@ -55,7 +55,7 @@ async def busy(server: RedisServer, client: Redis) -> AsyncIterator[int]:
     await client.xgroup_create(keys.stream, keys.group, "0", mkstream=True)
     for number in range(6):
         await client.xadd("orders", {"amount": "1", "reaper.job": f"{LONG}-{number}"})
-    await strand(client, 6, f"{LONG}.0123456789ab", overdue=True)
+    await strand(client, 6, f"{LONG}~0123456789ab", overdue=True)
     await _dead_letters(client, group_keys("orders", "billing"))
     await client.hset(keys.settings, "paused", "1")
     groups = [{"stream": "orders", "group": "billing"}, {"stream": keys.stream, "group": keys.group}]

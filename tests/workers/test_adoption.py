@@ -22,7 +22,7 @@ from workers.loop.adoption import is_earlier_process
 
 pytestmark = pytest.mark.anyio
 
-DEAD_PROCESS = "w.0123456789ab"
+DEAD_PROCESS = "w~0123456789ab"
 
 
 async def hold(client: Redis, *numbers: int, consumer: str = DEAD_PROCESS) -> list[str]:
@@ -41,25 +41,25 @@ async def hold(client: Redis, *numbers: int, consumer: str = DEAD_PROCESS) -> li
 @pytest.mark.parametrize(
     ("consumer", "expected"),
     [
-        ("w.0123456789ab", True),
+        ("w~0123456789ab", True),
         ("w.0123456789AB", False),
         ("w.0123456789abc", False),
         ("w", False),
-        ("w2.0123456789ab", False),
-        ("ww.0123456789ab", False),
-        ("w.aaaaaaaaaaaa", False),
+        ("w2~0123456789ab", False),
+        ("ww~0123456789ab", False),
+        ("w~aaaaaaaaaaaa", False),
     ],
 )
 def test_only_processes_of_exactly_our_name_are_earlier_ones(consumer: str, expected: bool) -> None:
-    assert is_earlier_process(consumer, "w", "w.aaaaaaaaaaaa") is expected
-    assert not is_earlier_process("wxa.0123456789ab", "w.a", ""), "a name is no pattern"
+    assert is_earlier_process(consumer, "w", "w~aaaaaaaaaaaa") is expected
+    assert not is_earlier_process("wxa~0123456789ab", "w.a", ""), "a name is no pattern"
 
 
 # ---- a restart under a configured name
 
 
 async def test_deliveries_of_earlier_processes_of_the_name_are_made_overdue(server: RedisServer, client: Redis) -> None:
-    others = [*await hold(client, 1, consumer="v.0123456789ab"), *await hold(client, 2, consumer="w")]
+    others = [*await hold(client, 1, consumer="v~0123456789ab"), *await hold(client, 2, consumer="w")]
     [earlier] = await hold(client, 3)
     async with running(make_worker(server.url, accept, name="w", visibility_timeout=600)):
 
@@ -73,7 +73,7 @@ async def test_deliveries_of_earlier_processes_of_the_name_are_made_overdue(serv
 
 async def test_without_a_configured_name_nothing_is_made_overdue(server: RedisServer, client: Redis) -> None:
     nameless = make_worker(server.url, accept)
-    before = f"{nameless.settings.base_name}.0123456789ab"
+    before = f"{nameless.settings.base_name}~0123456789ab"
     [job] = await hold(client, 1, consumer=before)
     await enqueue(client, 2)
 
@@ -84,17 +84,17 @@ async def test_without_a_configured_name_nothing_is_made_overdue(server: RedisSe
 
 
 async def test_consumers_of_earlier_processes_that_hold_nothing_are_removed(server: RedisServer, client: Redis) -> None:
-    await hold(client, 1, consumer="v.0123456789ab")
-    for consumer in ("w.111111111111", "w.222222222222", "other"):
+    await hold(client, 1, consumer="v~0123456789ab")
+    for consumer in ("w~111111111111", "w~222222222222", "other"):
         await client.xgroup_createconsumer(KEYS.stream, KEYS.group, consumer)
 
     async with running(make_worker(server.url, accept, name="w")):
         names = await consumers_of(client)
 
     *others, own = names
-    assert others == ["other", "v.0123456789ab"]
+    assert others == ["other", "v~0123456789ab"]
     assert is_earlier_process(own, "w", ours=""), "the only one of the name that is left is the process's own"
-    assert own not in ("w.111111111111", "w.222222222222")
+    assert own not in ("w~111111111111", "w~222222222222")
 
 
 # ---- deliveries that arrived unnoticed

@@ -100,7 +100,7 @@ async def test_a_restarted_worker_runs_what_the_killed_one_held(
 
 
 async def processes_of_w(client: Redis) -> list[str]:
-    return [name for name in await consumers_of(client) if name.startswith("w.")]
+    return [name for name in await consumers_of(client) if name.startswith("w~")]
 
 
 async def nothing_pending(client: Redis) -> bool:

@@ -232,7 +232,7 @@ async def test_w8_a_quarantined_job_is_reported_before_a_quarter_of_the_timeout(
     quarantined = await release_one(client)
     async with running(worker):
         await wait_until(partial(lives, client, quarantined), "the gate knows that it runs")
-        assert extensions() == [quarantined] * 2, "its arrival, and its first heartbeat"
+        assert extensions() in ([quarantined], [quarantined] * 2), "its arrival and its first heartbeat, or both in one"
         handler.gates[2].set()
         await wait_for_settled(worker, 1)
 

@@ -325,7 +325,7 @@ async def test_two_processes_on_one_host_are_two_consumers(server: RedisServer, 
         handler.gate.set()
 
     assert sorted(consumer for _, consumer, _ in held) == sorted(worker.consumer for worker in workers)
-    assert {worker.consumer.rpartition(".")[0] for worker in workers} == {workers[0].settings.base_name}
+    assert {worker.consumer.rpartition("~")[0] for worker in workers} == {workers[0].settings.base_name}
 
 
 async def test_stopping_lets_running_jobs_end_and_reads_no_more(server: RedisServer, client: Redis) -> None:

@@ -34,7 +34,7 @@ class Sweep:
 
 def is_earlier_process(consumer: str, name: str, ours: str) -> bool:
     """Return whether ``consumer`` is another process of the worker ``name``."""
-    return consumer != ours and re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{{NONCE_BYTES * 2}}}", consumer) is not None
+    return consumer != ours and re.fullmatch(rf"{re.escape(name)}~[0-9a-f]{{{NONCE_BYTES * 2}}}", consumer) is not None
 
 
 class Adoption(WorkerPart):

@@ -30,7 +30,7 @@ class WorkerContext:
     def __init__(self, settings: WorkerSettings, callbacks: Callbacks) -> None:
         key, url = settings.keys.stream, settings.redis_url
         self.settings = settings
-        self.consumer = f"{settings.base_name}.{secrets.token_hex(NONCE_BYTES)}"
+        self.consumer = f"{settings.base_name}~{secrets.token_hex(NONCE_BYTES)}"
         self.commands = commands_client(url, key=key)
         self.kept = KeptConnection(self.commands)
         """For settlements, heartbeats from the event loop, and the registration."""

@@ -14,7 +14,8 @@ from workers.protocol.errors import ConfigurationError
 
 MAX_NAME_LENGTH = 255
 NONCE_BYTES = 6
-"""A worker's consumer is ``<name>.<nonce>``; the nonce is twelve hex digits, new in each process."""
+"""A worker's consumer is ``<name>~<nonce>``, with twelve hex digits, new in each process. Other consumers can end in a
+dot and the name of a Docker host, which has as many."""
 MARKER_CONSUMER = "marked-by-reaper"
 """A consumer without deliveries. If it is missing, a third party has destroyed the group, or deleted its consumers."""
 RETURNED_CONSUMER = "returned-by-reaper"
@@ -24,7 +25,7 @@ OUR_CONSUMERS = frozenset({MARKER_CONSUMER, RETURNED_CONSUMER})
 NOBODY = ""
 """The owner, in ``XPENDING``, of an entry that ``XNACK`` gave back (Redis 8.8). The entry is ready, and idle for -1."""
 _UNUSABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # the last are bytes of a command line that are not UTF-8
-_WORKER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
+_WORKER = re.compile(rb"~[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
 
 def _check_name(kind: str, name: str) -> None:

@@ -138,10 +138,10 @@ async def _wait_until_drained(
     client: Redis, keys: GroupKeys, worker: Worker, running: asyncio.Task[None], patience_s: float
 ) -> None:
     """Wait until no job is left, and skip the time until scheduled jobs are due. Raises the worker's errors."""
-    ended, since = -1, monotonic()
+    former, ended, since = worker.process, -1, monotonic()  # no task has begun the next run yet
     while True:
         # Before the look, because the worker makes the group when it joins.
-        has_joined = worker.process is not None and worker.process.has_joined
+        has_joined = worker.process is not None and worker.process is not former and worker.process.has_joined
         left = await look_at_group(client, keys)
         if has_joined and not (left.oldest_ready_ms or left.in_flight or left.scheduled or left.quarantined):
             return

@@ -75,7 +75,7 @@ def advise_command(
         records = records_of(rows, None if workers == _AUTO else Workers(workers))
         line.end()
         advices = chosen([advise(record, promise) for record in records], keys.name if keys else None)
-        show_result(as_json(advices, promise), list(as_lines(advices)), machine=machine)
+    show_result(as_json(advices, promise), list(as_lines(advices)), machine=machine)
 
 
 def chosen(advices: Sequence[Advice], group: str | None) -> Sequence[Advice]:

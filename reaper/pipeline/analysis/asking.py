@@ -77,7 +77,7 @@ class LakeQueries:
     def ask(self, tell: Callable[[str], None], only: Collection[str] = QUESTIONS) -> LakeAnswers:
         """Ask the questions ``only``. ``tell`` is called with the progress. Raises errors of Spark."""
         tell("counting events")
-        (extent,) = self._rows("questions", "extent")
+        (extent,) = self._rows("extent")
         first_ms, last_ms, events = extent["first_ms"] or 0, extent["last_ms"] or 0, extent["events"]
         period_ms = self._parameters["period_ms"] = choose_period(last_ms - first_ms)
         if self._spark.conf.get("spark.sql.shuffle.partitions") == str(_MOST_PARTITIONS):  # it is still ours
@@ -107,7 +107,7 @@ class LakeQueries:
                         self.keep(view)
             for name in wanted:
                 tell(f"asking: {name.replace('_', ' ')}")
-                answers[name] = self._rows("questions", name)
+                answers[name] = self._rows(name)
 
     def keep(self, view: str) -> DataFrame:
         """Compute a view once for all questions, and return it.
@@ -129,5 +129,5 @@ class LakeQueries:
             text = text.replace("REPARTITION(job_hash)", "COALESCE(1)")
         return self._spark.sql(text, args={key: value for key, value in self._parameters.items() if f":{key}" in text})
 
-    def _rows(self, folder: str, name: str) -> Rows:
-        return [row.asDict(recursive=True) for row in self.query(folder, name).collect()]
+    def _rows(self, question: str) -> Rows:
+        return [row.asDict(recursive=True) for row in self.query("questions", question).collect()]

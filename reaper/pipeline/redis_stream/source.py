@@ -207,9 +207,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         due = self._discovered_at is None or now >= self._discovered_at + self._options.discover_s
         if discover or due:
             self._streams = self.client.find_streams()
-            missing = self.client.states(set(start) - self._streams)
-            self._streams |= {stream for stream, state in missing.items() if state is None}
             self._discovered_at = now
+        missing = self.client.states(set(start) - self._streams)  # the first look of available-now knows no start
+        self._streams |= {stream for stream, state in missing.items() if state is None}
         self._states = self.client.states(self._streams)
         return self._states
 

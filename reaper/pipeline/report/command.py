@@ -79,13 +79,13 @@ def report(
             progress.show("looking for unsettled jobs in Redis")
             findings.live = anyio.run(look_for_unsettled, findings, redis_url)
         progress.end()
-        from reaper.pipeline.report.page import write_page
+    from reaper.pipeline.report.page import write_page
 
-        output.write_text(write_page(findings), encoding="utf-8")
-        if machine:
-            show_json(findings.as_json())
-        else:
-            show(f"{findings.about['events']:,} events: {output}")
+    output.write_text(write_page(findings), encoding="utf-8")
+    if machine:
+        show_json(findings.as_json())
+    else:
+        show(f"{findings.about['events']:,} events: {output}")
 
 
 def _read(settings: PipelineSettings, scope: "Scope", progress: ProgressLine) -> "Findings":

@@ -18,22 +18,15 @@ with letter as (
     and (:until is null or (date <= to_date(:until) and at < :until))
     and (:groups = '[]' or array_contains(from_json(:groups, 'array<string>'), `group`)
       or array_contains(from_json(:groups, 'array<string>'), concat(source_stream, '/', `group`)))
-), told as (
-  select letter.*, redriven.id is not null as given_back
+), cluster as (
+  select source_stream, `group`, reason, pattern, frame, count(*) as n, count(redriven.id) as redriven,
+    min(at_ms) as first_ms, max(at_ms) as last_ms,
+    max_by(struct(id, job, error, traceback, consumers, deliveries), struct(at_ms, seq)) as newest
   from letter left join (select distinct grp as `group`, entry as id from story where event = 'redriven') redriven
     using (`group`, id)
-), ranked as (
-  select *,
-    row_number() over (partition by source_stream, `group`, reason, pattern, frame order by at_ms desc, seq desc) as place,
-    count(*) over (partition by source_stream, `group`, reason, pattern, frame) as n,
-    count_if(given_back) over (partition by source_stream, `group`, reason, pattern, frame) as redriven,
-    min(at_ms) over (partition by source_stream, `group`, reason, pattern, frame) as first_ms,
-    max(at_ms) over (partition by source_stream, `group`, reason, pattern, frame) as last_ms
-  from told
+  group by source_stream, `group`, reason, pattern, frame
 )
-select source_stream, `group`, reason, pattern, frame, n, redriven, first_ms, last_ms, id, job, error,
-  traceback, consumers, deliveries
-from ranked
-where place = 1
+select source_stream, `group`, reason, pattern, frame, n, redriven, first_ms, last_ms, newest.*
+from cluster
 order by n desc, source_stream, `group`, reason, pattern, frame
 limit 200

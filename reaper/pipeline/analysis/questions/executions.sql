@@ -34,8 +34,8 @@ with execution as (
   group by stream, grp, kind, if(kind = 'in_force', ms, 0), consumer
 )
 select stream, grp as `group`, type, kind, bin, max(ms) as ms, sum(n) as n,
-  -- The name of a worker of stream-reaper ends with a point and the 12 hex digits of its process.
-  sum(if(if(substr(consumer, -13, 1) = '.', unhex(substr(consumer, -12)) is null, consumer is not null), n, 0))
+  -- The name of a worker of stream-reaper ends with a tilde and the 12 hex digits of its process.
+  sum(if(if(substr(consumer, -13, 1) = '~', unhex(substr(consumer, -12)) is null, consumer is not null), n, 0))
     as strangers,
   max(last_ms) as last_ms
 from counted

@@ -7,10 +7,10 @@ with process as (
   where consumer is not null and grp is not null
   group by stream, grp, consumer
 ), worker as (
-  select stream, grp, regexp_replace(consumer, '\\.[0-9a-f]{12}$', '') as worker, count(*) as processes,
+  select stream, grp, regexp_replace(consumer, '~[0-9a-f]{12}$', '') as worker, count(*) as processes,
     sum(deliveries) as deliveries, sum(stalls) as stalls
   from process
-  group by stream, grp, regexp_replace(consumer, '\\.[0-9a-f]{12}$', '')
+  group by stream, grp, regexp_replace(consumer, '~[0-9a-f]{12}$', '')
 )
 select stream, grp as `group`, worker, processes, deliveries, stalls,
   round(stalls * 1000 / deliveries, 3) as permille

@@ -11,7 +11,7 @@ end
 
 local READY_MS = 1000000000 -- an entry that is idle for longer is ready in place, and has no owner. Readers get it by CLAIM
 local RETURNED = 'returned-by-reaper' -- has the entries that a read took by mistake, until their worker's next heartbeat (return_taken.lua)
-local OUR_CONSUMER = '%.' .. string.rep('[0-9a-f]', 12) .. '$'
+local OUR_CONSUMER = '~' .. string.rep('[0-9a-f]', 12) .. '$'
 
 -- Returns the row of the pending entries list, {ID, consumer, idle ms, times delivered}, or nil.
 local function pending_row(entry_id)
