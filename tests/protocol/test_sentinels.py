@@ -29,7 +29,7 @@ from workers.protocol.connection import (
 )
 from workers.protocol.directory import Directory
 from workers.protocol.errors import UnreachableError
-from workers.protocol.meaning import NoMasterError, NotSentError, is_contact_error, kind_of
+from workers.protocol.meaning import NoMasterError, NoMasterYetError, NotSentError, is_contact_error, kind_of
 from workers.protocol.server import check_server
 
 pytestmark = pytest.mark.anyio
@@ -185,6 +185,16 @@ async def test_an_open_connection_goes_on_while_the_sentinels_hang(
                 assert await kept.execute_command("PING") == b"PONG"
         finally:
             setup.sentinels[0].resume()
+
+
+@pytest.mark.parametrize("flags", [b"master,s_down", b"master,failover_in_progress", b"slave"])
+def test_a_sentinel_whose_master_is_about_to_change_is_passed_over(flags: bytes) -> None:
+    """The one that leads a failover names the former master until all replicas follow the new one."""
+    asking = Directory(parse_address(f"redis+sentinel://127.0.0.1:1/{NAME}/0"), {})
+    row = [b"name", NAME.encode(), b"ip", b"127.0.0.1", b"port", b"2", b"flags"]
+    assert asking._master([[*row, b"master"]]).masters == {("127.0.0.1", 2)}
+    with pytest.raises(NoMasterYetError):
+        asking._master([[*row, flags]])
 
 
 async def test_sentinels_have_users_of_their_own(setup: Setup) -> None:

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 ANSWER_S = 1.0
 """How long a server may take to answer before the next one is asked."""
-LOOK_S = 0.5
-"""How long an answer is used, and how long a connection that is open waits for one."""
+LOOK_S, OPEN_S = 0.5, 0.2
+"""How long an answer is used, and how long an open connection waits for one. Heartbeats can have as little as 0.5 s."""
 
 _LOGIN = frozenset({"db", "username", "password", "credential_provider"})
 
@@ -153,7 +153,8 @@ class Directory:
             row = dict(zip(flat[::2], flat[1::2], strict=False))
             if row[b"name"].decode("utf-8", "replace") == self._address.master:
                 flags = row[b"flags"].split(b",")
-                if b"master" not in flags or b"s_down" in flags or b"o_down" in flags:
+                # While a Sentinel leads a failover, it names the former master, which may still take writes.
+                if b"master" not in flags or not {b"s_down", b"o_down", b"failover_in_progress"}.isdisjoint(flags):
                     raise NoMasterYetError(f"{self._address.master!r} is down")
                 return SlotTable(((0, SLOTS - 1, (row[b"ip"].decode(), int(row[b"port"]))),))
         raise NoMasterError(f"no master is called {self._address.master!r}")

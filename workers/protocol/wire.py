@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from workers.protocol.address import Host
-from workers.protocol.directory import LOOK_S, Directory
+from workers.protocol.directory import OPEN_S, Directory
 from workers.protocol.meaning import AllInUseError, NotSentError, is_failover_error
 
 REJECTION_TIMEOUT_S = 0.5
@@ -31,7 +31,7 @@ class Route:
 
     async def lead(self, connection: Any) -> bool:
         """Point ``connection`` to that server. Return whether it was connected to it already."""
-        with suppress(RedisError, OSError), anyio.move_on_after(LOOK_S):  # no Sentinel or node may answer
+        with suppress(RedisError, OSError), anyio.move_on_after(OPEN_S):  # no Sentinel or node may answer
             if connection.is_connected and _host_of(connection) != await self._directory.owner(self._slot):
                 await connection.disconnect(nowait=True)
         if not connection.is_connected:
