@@ -2,13 +2,12 @@
 
 Two worker processes with 64 slots each wait on an empty stream. Then a script adds all jobs at once, and the clock runs
 until the last one is settled, with the journal at its default level. With a batch handler of 100 jobs, the workers have
-200 slots each. The bare loop is two processes with ``XREADGROUP COUNT 100`` and ``XACK`` in redis-py. On a machine with
-two cores the server and the workers share them, so the rate follows from the CPU time of all processes.
+200 slots each. The bare loop is two processes with ``XREADGROUP COUNT 100`` and ``XACK`` in redis-py. Server and
+workers share two cores, so the rate follows from the CPU time of all.
 
-With batches of 100, the server takes 2 µs a job, half for the read and half for ``ack.lua``. The script acknowledges
-each ID by itself, because ``XACK`` of many, 0.45 µs cheaper, does not tell which ones it rejects. The worker takes 2.4
-µs, 1.3 of them in its loop. For 0.75 of the bare rate, both may take 4.3 µs. With 64 slots, a read is a third of the
-loop.
+With batches of 100, the server takes 2 µs a job, half for the read, half for ``ack.lua``. The script acknowledges each
+ID by itself, because ``XACK`` of many, 0.45 µs cheaper, does not tell which ones it rejects. The worker takes 2.4 µs,
+1.3 in its loop. For 0.75 of the bare rate, both may take 4.3 µs. With 64 slots, a read is a third of the loop.
 """
 
 import sys
