@@ -173,12 +173,11 @@ async def test_a_silent_sentinel_is_asked_once_for_all_callers_that_wait(monkeyp
 async def test_an_open_connection_goes_on_while_the_sentinels_hang(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heartbeats are not late because of them."""
     monkeypatch.setattr(directory, "ANSWER_S", 60.0)
     async with commands_client(setup.url) as client:
         kept = KeptConnection(client)
         await kept.execute_command("PING")
-        monkeypatch.setattr(directory, "LOOK_S", 0)  # each call asks
+        monkeypatch.setattr(directory, "LOOK_S", 0)
         setup.sentinels[0].pause()
         try:
             for _ in range(20):
@@ -189,7 +188,6 @@ async def test_an_open_connection_goes_on_while_the_sentinels_hang(
 
 @pytest.mark.parametrize("flags", [b"master,s_down", b"master,failover_in_progress", b"slave"])
 def test_a_sentinel_whose_master_is_about_to_change_is_passed_over(flags: bytes) -> None:
-    """The one that leads a failover names the former master until all replicas follow the new one."""
     asking = Directory(parse_address(f"redis+sentinel://127.0.0.1:1/{NAME}/0"), {})
     row = [b"name", NAME.encode(), b"ip", b"127.0.0.1", b"port", b"2", b"flags"]
     assert asking._master([[*row, b"master"]]).masters == {("127.0.0.1", 2)}
