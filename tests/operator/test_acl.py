@@ -85,7 +85,7 @@ async def denials(client: Redis) -> list[str]:
 
 # --- for long -----------------------------------------------------------------------------------------------
 
-EARLIER = "w." + "0" * 12
+EARLIER = "w~" + "0" * 12
 """A process of the worker's name that has died."""
 
 
