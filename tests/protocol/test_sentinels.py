@@ -7,7 +7,10 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -19,7 +22,7 @@ from tests.support.sentinel import NAME, Setup, started_setup
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 from workers.protocol import directory
-from workers.protocol.address import Host, parse_address
+from workers.protocol.address import parse_address
 from workers.protocol.connection import (
     KeptConnection,
     blocking_client,
@@ -31,6 +34,7 @@ from workers.protocol.directory import Directory
 from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import NoMasterError, NoMasterYetError, NotSentError, is_contact_error, kind_of
 from workers.protocol.server import check_server
+from workers.protocol.slots import SLOTS, SlotTable
 
 pytestmark = pytest.mark.anyio
 
@@ -186,6 +190,22 @@ async def test_an_open_connection_goes_on_while_the_sentinels_hang(
             setup.sentinels[0].resume()
 
 
+async def test_an_answer_that_comes_late_leads_the_next_call_of_an_open_connection(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with commands_client(setup.url, timeout_s=1.0) as client:
+        kept = KeptConnection(client)
+        await kept.execute_command("PING")
+        kind: Any = client.connection_pool.connection_class
+        asking: Directory = kind.route._directory
+        monkeypatch.setattr(directory, "LOOK_S", 0)
+        monkeypatch.setattr(asking, "look", partial(anyio.sleep, inf))  # no answer is ever in time
+        assert await kept.execute_command("PING") == b"PONG"
+        monkeypatch.setattr(asking, "table", SlotTable(((0, SLOTS - 1, ("127.0.0.1", 1)),)))
+        with pytest.raises(RedisError):
+            await kept.execute_command("PING")
+
+
 @pytest.mark.parametrize("flags", [b"master,s_down", b"master,failover_in_progress", b"slave"])
 def test_a_sentinel_whose_master_is_about_to_change_is_passed_over(flags: bytes) -> None:
     asking = Directory(parse_address(f"redis+sentinel://127.0.0.1:1/{NAME}/0"), {})
@@ -222,11 +242,8 @@ async def test_a_master_that_is_a_replica_rejects_writes_until_it_is_promoted(
 ) -> None:
     replica = start_server()
     replica.command("REPLICAOF", "127.0.0.1", str(free_port()))
-
-    async def owner(*_: object) -> Host:
-        return "127.0.0.1", replica.port
-
-    monkeypatch.setattr(Directory, "owner", owner)
+    answer = SlotTable(((0, SLOTS - 1, ("127.0.0.1", replica.port)),))
+    monkeypatch.setattr(Directory, "_answer", lambda _directory: answer)
     async with commands_client(setup.url.replace(setup.login, "")) as client:
         with pytest.raises(RedisError) as caught:
             await client.set("key", "1")

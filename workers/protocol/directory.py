@@ -73,7 +73,6 @@ class Directory:
     async def look(self) -> None:
         """Ask if the answer is old. While a thread asks, others use the latest answer. Raises NoMasterError."""
         if self._is_old() and not (self._turn.locked() and self.table.ranges):
-            # A cancelled caller does not wait for the answer.
             await to_thread.run_sync(self._ask, abandon_on_cancel=True, limiter=CapacityLimiter(1))
 
     def doubt(self) -> None:

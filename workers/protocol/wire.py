@@ -31,14 +31,15 @@ class Route:
 
     async def lead(self, connection: Any) -> bool:
         """Point ``connection`` to that server. Return whether it was connected to it already."""
-        with suppress(RedisError, OSError), anyio.move_on_after(OPEN_S):  # no Sentinel or node may answer
-            if connection.is_connected and _host_of(connection) != await self._directory.owner(self._slot):
-                await connection.disconnect(nowait=True)
-        if not connection.is_connected:
-            self._directory.doubt()
-            connection.host, connection.port = await self._directory.owner(self._slot)
-            return False
-        return True
+        if connection.is_connected:
+            with suppress(RedisError, OSError), anyio.move_on_after(OPEN_S):  # no Sentinel or node may answer
+                await self._directory.look()
+            if self._directory.table.owner(self._slot) in (None, _host_of(connection)):  # also by a late answer
+                return True
+            await connection.disconnect(nowait=True)
+        self._directory.doubt()
+        connection.host, connection.port = await self._directory.owner(self._slot)
+        return False
 
     def lead_blocking(self, connection: Any) -> None:
         """Do the same in a thread that may block."""
