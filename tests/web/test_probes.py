@@ -208,6 +208,17 @@ async def test_silent_connections_are_in_no_probes_way(served: Served, said: byt
             assert (await served.get(path)).code == 200
 
 
+async def test_a_slow_client_is_served_while_many_others_come_and_go(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.runtime.health_server.MOST_CONNECTIONS", 3)
+    async with _silent(served.port, 1, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n") as [slow]:
+        for _ in range(12):
+            assert (await served.get("/livez")).code == 200
+        await slow.send(b"\r\n")
+        assert (await slow.receive()).startswith(b"HTTP/1.1 200")
+
+
 async def test_pages_that_wait_for_redis_keep_no_probe_waiting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every connection that pages have is taken; readiness has one of its own."""
     release, held = threading.Event(), threading.Semaphore(0)

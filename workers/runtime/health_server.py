@@ -8,7 +8,6 @@ import asyncio
 import logging
 import socket
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -134,14 +133,18 @@ def _server_of(routes: "Sequence[BaseRoute]", host: str) -> "Server":
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    newest = deque[asyncio.Transport]()
+    opened: dict[H11Protocol, asyncio.Transport] = {}  # oldest first
 
     class Connection(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
             super().connection_made(transport)
-            newest.append(transport)
-            if len(newest) > MOST_CONNECTIONS:
-                newest.popleft().abort()  # without effect if it was closed
+            opened[self] = transport
+            if len(opened) > MOST_CONNECTIONS:
+                opened.pop(next(iter(opened))).abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            opened.pop(self, None)
+            super().connection_lost(exc)
 
     names = LOOPBACK_NAMES if host in LOOPBACK_NAMES else ("*",)
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
