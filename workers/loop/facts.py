@@ -46,7 +46,11 @@ class DeliveryFacts:
         if [job.times_delivered for job in jobs].count(1) != len(jobs):  # otherwise the entry IDs contain it
             columns["ready_ms"] = [entry_ms(job.raw_entry_id) if job.times_delivered == 1 else UNKNOWN for job in jobs]
         columns["delivered_ms"] = [job.delivered_ms for job in jobs]
-        columns["begun_ms"] = self._begun_ms(jobs)
+        offset_ms = self._now_ms() - monotonic() * 1000
+        begun_ms = {begun: int(offset_ms + begun * 1000) for begun in {job.started for job in jobs} - {-inf}}
+        columns["begun_ms"] = [
+            max(job.delivered_ms, begun_ms[job.started]) if job.started in begun_ms else None for job in jobs
+        ]
         columns["run_ms"] = [job.run_ms for job in jobs]
         fields: list[str | int] = ["mode", self._mode]
         for name, values in columns.items():
@@ -58,17 +62,6 @@ class DeliveryFacts:
                 shown = {value: "" if value is None else str(value) for value in set(values)}
                 fields += (name, ",".join(map(shown.__getitem__, values)))
         return fields
-
-    def _begun_ms(self, jobs: Sequence[Delivery]) -> list[int | None]:
-        """Return when each handler began. The jobs of a batch began together."""
-        offset_ms, never = self._now_ms() - monotonic() * 1000, -inf
-        started, begun_ms, found = never, None, list[int | None]()
-        for job in jobs:
-            if job.started != started:
-                started = job.started
-                begun_ms = None if started == never else max(job.delivered_ms, int(offset_ms + started * 1000))
-            found.append(begun_ms)
-        return found
 
 
 @lru_cache(maxsize=1_000)

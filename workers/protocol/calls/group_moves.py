@@ -127,7 +127,8 @@ def _rows_of_event(
     def column(name: bytes, default: Sequence[bytes] = nothing) -> Sequence[bytes]:
         return fields[name].split(b",") if name in fields else default
 
-    fates = map({True: Outcome.CLAIMED, False: _OUTCOMES[fields[b"event"]]}.get, map(ours.__contains__, ids))
+    outcome = _OUTCOMES[fields[b"event"]]
+    fates = [Outcome.CLAIMED if entry_id in ours else outcome for entry_id in ids]
     idle_ms = [int(number or -1) for number in column(b"idle_ms")]
     consumer, times = repeat(fields[b"consumer"]), repeat(int(fields[b"delivery"]))
     new_entries, jobs, contexts = column(b"new_entry"), column(b"job", ids), map(traced.get, ids)

@@ -46,12 +46,13 @@ end
 
 local taken, ids_by_times = {}, {}
 local function take(row)
-  local n, times = #taken, row[4] + 1
-  if n == room then
+  if #taken == room then
     return false
   end
-  local entry, ids = payload_of(row), ids_by_times[times] or {}
-  entry[3], taken[n + 1], ids[#ids + 1], ids_by_times[times] = times, entry, row[1], ids
+  local entry, times = payload_of(row), row[4] + 1
+  local ids = ids_by_times[times] or {}
+  entry[3], taken[#taken + 1] = times, entry
+  ids[#ids + 1], ids_by_times[times] = row[1], ids
   return true
 end
 
