@@ -75,7 +75,7 @@ class Explanation:
             case Place.SETTLED if job.events and job.events[-1].event == EventName.ACKED:
                 return None, "nothing: it is settled"
             case Place.SETTLED:
-                return None, "nothing: it was acknowledged without an event, or a third party deleted its consumer"
+                return None, "nothing: a plain XACK settled it, unless a third party deleted its consumer"
             case _:
                 return None, "unknown: Redis has no trace of it in the searched entries"
 
