@@ -4,6 +4,7 @@ Here the test does it itself, because no part of the product would.
 """
 
 import asyncio
+from collections.abc import Sequence
 from unittest import mock
 
 import pytest
@@ -157,33 +158,42 @@ LIVES_S = 60.0
 
 
 @pytest.mark.parametrize(
-    ("silent", "unserved", "ahead_s", "is_robbed"),
+    ("silent", "pauses", "ahead", "is_robbed"),
     [
-        (0.9, 0.0, 0.0, True),
-        (1.1, 0.0, 0.0, False),
-        (1.1, 0.3, 0.0, False),  # an outage of less than a third is not noticed
-        (1.1, 0.5, 0.0, True),
-        (3.0, 2.5, 0.0, True),
-        (3.2, 2.5, 0.0, False),
-        (0.7, 0.0, 0.4 * LIVES_S, False),  # nor is a step of the clock
-        (0.7, 0.0, 0.2 * LIVES_S, True),  # it does not seem silent for long enough
-        (0.5, 0.0, 3600.0, True),
-        (0.5, 0.0, -3600.0, True),
+        (0.9, (), (), True),
+        (1.1, (), (), False),
+        (1.1, (0.3,), (), False),  # the server does not notice a pause of less than a third
+        (1.1, (0.3, 0.3), (), False),  # nor several ones
+        (1.1, (0.5,), (), True),
+        (1.1, (0.3, 0.5), (), True),
+        (3.0, (2.5,), (), True),
+        (3.6, (2.5,), (), False),
+        (0.8, (), (0.3,), False),  # nor a step of the clock
+        (0.8, (), (0.4,), True),
+        (0.8, (0.3,), (0.3,), True),  # both in one pause
+        (0.7, (), (0.2,), True),  # it does not seem silent for long enough
+        (0.7, (), (0.3, -0.3), True),
+        (0.5, (), (60.0,), True),
+        (0.5, (), (-60.0,), True),
     ],
 )
 def test_a_live_worker_is_robbed_that_could_not_be_served_for_long_enough(
-    make: Make, silent: float, unserved: float, ahead_s: float, is_robbed: bool
+    make: Make, silent: float, pauses: Sequence[float], ahead: Sequence[float], is_robbed: bool
 ) -> None:
-    """``silent`` and ``unserved`` are parts of its visibility timeout, since its last heartbeat."""
+    """All are parts of its visibility timeout, since its last heartbeat: silence, pauses and steps of the clock."""
     world = make(Story(1, Setting(workers=1, replicas=0, visibility_s=LIVES_S), (), (), 60.0))
     world.begin()
 
     async def pass_time() -> bool:
         await asyncio.sleep(5)
         proven = world.loop.now - 0.001
-        server_faults.freeze(world, Step(0.0, "freeze", seconds=unserved * LIVES_S))
-        world.clock.step(ahead_s)
-        await asyncio.sleep(silent * LIVES_S)
+        for pause in pauses:
+            server_faults.freeze(world, Step(0.0, "freeze", seconds=pause * LIVES_S))
+            if not ahead:
+                await asyncio.sleep(pause * LIVES_S + 1)
+        for step in ahead:
+            world.clock.step(step * LIVES_S)
+        await asyncio.sleep(proven + silent * LIVES_S - world.loop.now)
         worker = world.actors["worker-1"]
         assert isinstance(worker, OurWorker)
         return bool(worker._early(proven))

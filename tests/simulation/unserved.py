@@ -43,12 +43,19 @@ class Unserved:
         for cause in list(self._begun):
             self.ends(cause)
 
-    def seconds_since(self, since: float) -> float:
-        """Return for how long since then the server could serve no heartbeat."""
-        total_s = 0.0
+    def periods_since(self, since: float) -> list[tuple[float, float]]:
+        """Return the periods since then in which the server could serve no heartbeat, each as (begin, end)."""
+        periods: list[tuple[float, float]] = []
         for begun, ended in sorted([*self._over, *((begun, inf) for begun in self._begun.values())]):
             first, last = max(begun, since), min(ended, self._now())
-            if last > first:
-                total_s += last - first
-                since = last
-        return total_s
+            if last <= first:
+                continue
+            if periods and first <= periods[-1][1]:
+                periods[-1] = periods[-1][0], max(periods[-1][1], last)
+            else:
+                periods.append((first, last))
+        return periods
+
+    def seconds_since(self, since: float) -> float:
+        """Return for how long since then the server could serve no heartbeat."""
+        return sum(ended - begun for begun, ended in self.periods_since(since))

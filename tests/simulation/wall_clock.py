@@ -43,9 +43,9 @@ class WallClock:
             self.set_back_s -= seconds
             self.set_back_at = self._loop.now
 
-    def set_ahead_since_s(self, since: float) -> float:
-        """Return the sum of the steps ahead since then."""
-        return sum(by_s for at, by_s in self.steps if at > since and by_s > 0)
+    def steps_since(self, since: float) -> list[tuple[float, float]]:
+        """Return the time and the size of each step since then."""
+        return [(at, by_s) for at, by_s in self.steps if at > since]
 
     def restarted(self) -> None:
         """Count the uptime from now on."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 UNNOTICED_PART = 0.35
-"""The longest outage that is no gap, in visibility timeouts that were in force then."""
+"""The longest pause that may be no gap, in visibility timeouts that were in force then."""
 REGISTERED_S = REFRESH_S + REGISTRATION_SLACK_S
 """For so long the registration of a worker lasts."""
 
@@ -146,23 +146,33 @@ class OurWorker(Actor):
     def _early(self, proven: float) -> str:
         """Say why a delivery that was ``proven`` last at that instant may not be taken yet; '' = it may be.
 
-        The server's clock may have been set ahead since, which makes a delivery look older. The server may also have
-        been away for a while. Both together may take at most a third of its time from a live worker, or of a longer
-        timeout that was in force meanwhile.
+        By the server's clock, a delivery must have been silent for its whole timeout, without the gaps that the server
+        has to notice.
         """
         world, lives_by_s = self.world, self.lives_for_s(proven)
         silent_s = world.loop.now - proven  # its own clock may have stood still meanwhile
-        served_s = silent_s - world.unserved.seconds_since(proven)
-        seems_s = silent_s + world.clock.set_ahead_since_s(proven)
-        unnoticed_s = UNNOTICED_PART * max(lives_by_s, world.longest_visibility_since(proven))
-        if served_s >= lives_by_s - unnoticed_s and seems_s >= lives_by_s:
+        seems_s = silent_s + sum(by_s for _, by_s in world.clock.steps_since(proven))
+        noticed_s = UNNOTICED_PART * max(lives_by_s, world.longest_visibility_since(proven))
+        gaps_s = sum(gap_s for gap_s in self._gaps_since(proven) if gap_s > noticed_s)
+        if seems_s - gaps_s >= lives_by_s:
             return ""
         if world.losses.include(proven) and silent_s >= lives_by_s / 2:
             return ""  # the server knows an older heartbeat
         return (
-            f"which was silent for {silent_s:.3f} s, could be served for {served_s:.3f} s of these, and may be silent "
-            f"for {lives_by_s:g} s"
+            f"which was silent for {silent_s:.3f} s, seemed silent to the server for {seems_s:.3f} s with gaps of "
+            f"{gaps_s:.3f} s, and may be silent for {lives_by_s:g} s"
         )
+
+    def _gaps_since(self, since: float) -> Iterator[float]:
+        """Yield each time in which no heartbeat could be served, in seconds of the server's clock.
+
+        A step of the clock is a gap, too. In a pause, it makes the pause look longer or shorter.
+        """
+        steps = self.world.clock.steps_since(since)
+        pauses = self.world.unserved.periods_since(since)
+        for begun, ended in pauses:
+            yield ended - begun + sum(by_s for at, by_s in steps if begun <= at <= ended)
+        yield from (by_s for at, by_s in steps if not any(begun <= at <= ended for begun, ended in pauses))
 
     def holdings(self) -> Iterator[tuple[bytes, bytes]]:
         yield from ((one.source.key.encode(), one.raw_entry_id) for one in self._held())
