@@ -115,7 +115,7 @@ async def play_tutorial(shells: Shells) -> None:
     status = watch.removeprefix("watch ")  # not every machine has `watch`, and it needs a terminal
 
     async def is_recovered() -> bool:
-        return "recovered 2" in await _typed(shells, f"{export}\n{status}")
+        return "recovered 2" in await _shown(shells, f"{export}\n{status}")
 
     await wait_until(is_recovered, "the job is recovered")
     read, ack, settled = finish.splitlines()
@@ -195,4 +195,11 @@ def _shape(line: str) -> str:
 async def _typed(shells: Shells, lines: str) -> str:
     shell = shells.types(lines)
     assert await shell.wait() == 0, shell.output
+    return shell.output
+
+
+async def _shown(shells: Shells, lines: str) -> str:
+    """Return what `reaper status` shows. A slow machine may see the group degraded: no worker reads a ready job."""
+    shell = shells.types(lines)
+    assert await shell.wait() in {0, 1}, shell.output
     return shell.output
