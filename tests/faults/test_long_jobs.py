@@ -112,9 +112,15 @@ class Play:
         return self.folder / "gate"
 
 
-@pytest.fixture(params=["reaper"])
+@pytest.fixture
+def recovery() -> str:
+    """The recovery of the group. A test can choose another one."""
+    return "reaper"
+
+
+@pytest.fixture
 async def play(
-    request: pytest.FixtureRequest, binary: Path, clock: ServerClock, processes: Processes, tmp_path: Path
+    recovery: str, binary: Path, clock: ServerClock, processes: Processes, tmp_path: Path
 ) -> AsyncIterator[Play]:
     """A server with an adjustable clock and lasting data, and the group's replicas, if it has any."""
     folder = tmp_path / "redis"
@@ -125,7 +131,7 @@ async def play(
         running.callback(server.kill)
         server.start()
         async with commands_client(server.url) as client:
-            play = Play(server, clock, client, processes, tmp_path, request.param)
+            play = Play(server, clock, client, processes, tmp_path, recovery)
             await play.begins()
             yield play
 
@@ -210,7 +216,7 @@ async def test_live_workers_keep_their_jobs_and_those_of_a_dead_one_run_again(pl
     await judge(play, {**FAULTS, **OF_REPLICAS}[name])
 
 
-@pytest.mark.parametrize("play", [in_matrix("embedded")], indirect=True)
+@pytest.mark.parametrize("recovery", [in_matrix("embedded")])
 @pytest.mark.parametrize("name", FAULTS)
 async def test_so_they_do_where_workers_recover(play: Play, name: str) -> None:
     await judge(play, FAULTS[name])
