@@ -44,6 +44,8 @@ _TUNING = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
     # Java does not compile a longer method, and interprets it four times slower.
     "spark.sql.codegen.hugeMethodLimit": "8000",
+    # Spark derives more filters from those of a query. That takes longer than these filters save.
+    "spark.sql.constraintPropagation.enabled": "false",
 }
 
 
@@ -61,10 +63,7 @@ class LakeQueries:
         self._embedded = embedded
         self._kept: set[str] = set()
         self._computing: Mapping[str, Lock] = defaultdict(Lock)
-        self._parameters: dict[str, Any] = {
-            **scope.parameters(),
-            "shares": F.array(*map(F.lit, SHARES)),
-        }
+        self._parameters: dict[str, Any] = {**scope.parameters(), "shares": F.array(*map(F.lit, SHARES))}
         for name, value in _TUNING.items():
             spark.conf.set(name, value)
         if embedded:
