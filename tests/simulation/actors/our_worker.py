@@ -103,6 +103,11 @@ class OurWorker(Actor):
     def consumer(self) -> bytes:
         return self._worker.consumer.encode() if self._worker is not None else b""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it has no free slot."""
+        return len(self._held()) >= self.world.story.setting.concurrency
+
     async def _hear(self, report: Report) -> None:
         self.world.told(str(report.facts.get("error", "")), str(report.facts.get("consumer", "")))
 
