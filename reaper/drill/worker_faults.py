@@ -53,6 +53,11 @@ class WorkerFaults:
         """Kill the workers to hit. None if there is none now."""
         victims = await self._victims(fault, least)
         stopped = await self._caught(victims) if victims else []
+        held = await queries.pending_by_process(self.tools.stage, [run.name for run in stopped])
+        if not any(held.values()):  # their jobs ended before they were stopped
+            for run in stopped:
+                self.tools.supervisor.resume(run)
+            return None
         return [run for run in stopped if self.tools.supervisor.kill(run)] or None
 
     async def _victims(self, fault: Fault, least: int) -> list[ProcessRun]:

@@ -217,8 +217,8 @@ def test_what_speaks_for_the_others_is_told() -> None:
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        (Verdict(THREE, THREE, ()), "All recover alike"),
-        (Verdict(THREE, ("embedded",), ()), "All recover alike; embedded at less cost"),
+        (Verdict(THREE, THREE, ()), "All are equally safe and fast"),
+        (Verdict(THREE, ("embedded",), ()), "All are equally safe and fast; embedded at less cost"),
         (Verdict(("reaper",), ("reaper",), ()), "Better: reaper"),
         (Verdict(("reaper", "embedded"), ("reaper",), ()), "Better: reaper and embedded; reaper at less cost"),
         (Verdict(THREE, ("embedded",), (), had_faults=False), "embedded at less cost"),
@@ -248,7 +248,7 @@ def test_a_crash_that_interrupted_no_job_has_no_verdict() -> None:
     assert "Not tested" in page
     assert "No job started again with reaper and embedded" in page
     assert "at less cost" not in page
-    assert "recover alike" not in page
+    assert "equally safe" not in page
 
 
 @pytest.mark.parametrize("turns", [(8, 0), (0, 8)])

@@ -99,6 +99,7 @@ def test_nothing_is_cut_off_and_nothing_has_to_be_scrolled_aside(
 ) -> None:
     show(browser, folder, page, width, printed=printed)
     assert browser.execute_script(_BEYOND) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert browser.execute_script(_SCROLLING) == []
 
 

@@ -245,14 +245,14 @@ def test_waits_and_runs_are_ranked_by_group_and_type(timed: Tables) -> None:
     }
 
 
-def test_the_queue_wait_of_a_claimed_delivery_begins_when_it_was_claimed(spark: SparkSession) -> None:
-    """The same entry, held for a visibility timeout by a worker that died, was ready again when it was recovered."""
+def test_the_queue_wait_of_a_claimed_delivery_is_unknown(spark: SparkSession) -> None:
+    """Its entry is as old as the job, so workers journal no ``ready_ms`` for it."""
     rows = [
         recovered(13_000, 3_000, about("10000", 1), mode="embedded"),
-        acked(13_105, 100, about("10000", 2), wait=5, mode="embedded"),
+        acked(13_105, 100, about("10000", 2), mode="embedded") | {"ready_ms": None},
     ]
     answers = ask(spark, ("durations",), events=rows).answers
-    assert {row["measure"]: row["max"] for row in answers["durations"]} == {"wait": 5, "run": 100}
+    assert {row["measure"]: row["max"] for row in answers["durations"]} == {"run": 100}
 
 
 def test_a_duration_that_cannot_be_is_counted_and_in_no_figure(spark: SparkSession) -> None:

@@ -319,7 +319,7 @@ def test_a_lost_job_comes_first_and_no_finding_is_no_step() -> None:
         "reaper doctor",
     ]
     assert next_steps(_findings()) == []
-    assert "Nothing: the journal shows no problem." in write_page(_findings())
+    assert "None: no finding of this report needs a command." in write_page(_findings())
 
 
 def test_unsettled_jobs_are_unconfirmed_until_somebody_has_looked() -> None:

@@ -148,7 +148,8 @@ def _recommended(record: GroupRecord, ms: float, why: str, types: dict[str, int]
 
 def _too_short(record: GroupRecord, promise: Promise, why: str) -> Advice:
     timeout_ms = _written(max(2 * (record.in_force_ms or 0), promise.floor_ms))
-    why = f"{why}. Raise the timeout, and ask again when more jobs have run."
+    least = f"double the timeout in force, or the floor, 1.5 times --pause ({seconds(promise.pause_ms)})"
+    why = f"{why}. Raise the timeout (this is {least}), and ask again when more jobs have run."
     return Advice(record=record, verdict=Verdict.TOO_SHORT, timeout_ms=timeout_ms, why=why)
 
 

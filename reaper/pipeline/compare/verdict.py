@@ -149,5 +149,5 @@ def headline(verdict: Verdict, modes: Sequence[str]) -> str:
     if not verdict.had_faults:
         return cheaper or "All cost the same"
     told_apart = set(verdict.best) != set(modes)
-    first = f"Better: {' and '.join(verdict.best)}" if told_apart else "All recover alike"
+    first = f"Better: {' and '.join(verdict.best)}" if told_apart else "All are equally safe and fast"
     return f"{first}; {cheaper}" if cheaper else first

@@ -77,7 +77,7 @@ def steps(findings: Findings) -> Markup:
     """Return the next steps, with a command for each finding."""
     found = next_steps(findings)
     parts = [part for step in found for part in (paragraph(step.finding), html.block(step.command))]
-    return section("steps", "Next steps", parts or [paragraph("Nothing: the journal shows no problem.")])
+    return section("steps", "Next steps", parts or [paragraph("None: no finding of this report needs a command.")])
 
 
 # ---- how stalled jobs came back
