@@ -358,7 +358,7 @@ class ModelServer(Core):
     def copy(self, *, lag_ms: int = 0, clock: ServerClock | None = None) -> "ModelServer":
         """Return a replica that has the writes up to ``lag_ms`` ago. `readonly` makes it the primary."""
         replica = ModelServer(version=self.capabilities.name, clock=clock or self.clock)
-        replica.denied = set(self.denied)
+        replica.denied, replica.lacks_replicas = set(self.denied), self.lacks_replicas
         replica.is_replica = True
         replica.keys = self._history.data_before(self.clock.now_us(), lag_ms * 1000)
         replica._history.restart(replica.keys)
