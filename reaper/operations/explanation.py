@@ -101,22 +101,22 @@ class Explanation:
 
     def _fate(self) -> str:
         """Return the decision of recovery about the delivery, in short (``lua/prelude/8_fate.lua`` decides it)."""
-        limit, count = self.max_deliveries, self.deliveries
+        limit, count, rests = self.max_deliveries, self.deliveries, self.job.is_given_back
         keeps_entry = count < limit - 1 and (self.group.policy == Redelivery.IN_PLACE or self.group.recovers_itself)
         if self.job.fields > MOST_COPIED_FIELDS and not keeps_entry:
             return f"reported, and stays pending, because its {self.job.fields} fields are too many to copy"
         if count >= limit:
-            return f"dead-lettered after {limit} deliveries, or quarantined again if the last one never began"
-        if count == limit - 1 and not self.job.is_given_back:
-            return f"quarantined: its next delivery ({count + 1} of {limit}) is its last, and runs alone"
+            again = "" if rests or limit == 1 else ", or quarantined again if the last one never began"
+            return f"dead-lettered after {counted(limit, 'delivery')}{again}"
+        if not rests and (self.job.quarantined or count == limit - 1):
+            return f"quarantined: its next delivery ({count + 1} of {limit}) runs alone"
         return f"ready again, for delivery {count + 1} of {limit}"
 
     def obstacles(self) -> Iterator[str]:
         """Yield the reasons why no worker reads a ready job, or why recovery does not act."""
         job, group = self.job, self.group
-        if job.place is Place.READY:
-            if not self._source.consumers:
-                yield f"no consumer reads {job.source}. Start a worker."
+        if job.place is Place.READY and not self._source.consumers:
+            yield f"no consumer reads {job.source}. Start a worker."
         elif job.place in (Place.PENDING, Place.SCHEDULED, Place.QUARANTINED):
             for problem in judge(self.snapshot):
                 is_its_own = problem.group == group.group or not (problem.group or group.recovers_itself)

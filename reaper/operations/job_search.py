@@ -16,6 +16,7 @@ from workers.protocol.events import EventName, LifecycleEvent, events_of
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
     CLAIM_READY_MS,
+    FIELD_QUARANTINED,
     Pending,
     Redelivery,
     entry_order,
@@ -66,6 +67,7 @@ class FoundJob:
     owner: str = ""
     idle_ms: int = 0
     fields: int = 0
+    quarantined: bool = False
     times_delivered: int = 0
     """Deliveries of this entry."""
     deliveries_before: int = 0
@@ -105,6 +107,7 @@ class FoundJob:
         self.place, self.source, self.entry_id, self.fields = place, source, text(row[0]), len(row[1]) // 2
         self.job_id, self.generation, self.first_ms = text(metadata.job_id), metadata.generation, metadata.first_ms
         self.deliveries_before, self.own_visibility_ms = metadata.deliveries, metadata.visibility_ms
+        self.quarantined = FIELD_QUARANTINED in row[1][::2]
 
 
 async def find_job(client: Redis, keys: GroupKeys, wanted: str, *, depth: int = DEFAULT_DEPTH) -> FoundJob:

@@ -1,5 +1,6 @@
 """``reaper explain``: the place of a job, and its next step."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ async def test_a_job_of_a_group_that_nobody_watches_is_found_where_the_group_is_
     ("times", "next_"),
     [
         (1, "so at the next scan it is ready again, for delivery 2 of 3"),
-        (2, "so at the next scan it is quarantined: its next delivery (3 of 3) is its last, and runs alone"),
+        (2, "so at the next scan it is quarantined: its next delivery (3 of 3) runs alone"),
         (3, f"so at the next scan it is {USED_UP}"),
     ],
 )
@@ -101,6 +102,24 @@ async def test_what_becomes_of_an_overdue_delivery_depends_on_its_count(
     told = await _explained(reaper, entry)
     assert told["due_in_ms"] == 0
     assert told["next"].partition("ago, ")[2] == next_
+
+
+@pytest.mark.parametrize("limit", [1, 3, 5])
+@pytest.mark.parametrize("is_given_back", [False, True])
+async def test_it_says_what_recovery_does(scene: Scene, reaper: Command, limit: int, *, is_given_back: bool) -> None:
+    await serve(scene, policy="stream", max_deliveries=limit)
+    for times, quarantined in product(range(1, 7), (False, True)):
+        words = ["reaper.deliveries", times // 3, *(["reaper.quarantined", 1] if quarantined else [])]
+        added: Any = await scene.client.execute_command("XADD", scene.keys.stream, "*", *words)
+        entry = added.decode()
+        await scene.deliver(entry, times=times - times // 3, idle_ms=10**11 if is_given_back else 60_000)
+        said = (await _explained(reaper, entry))["next"]
+        await scene.recover(entry)
+        newest: Any = await scene.client.xrevrange(scene.keys.journal, count=1)
+        event = newest[0][1][newest[0][1].index(b"event") + 1]
+        done = {b"recovered": "ready again", b"quarantined": "quarantined", b"dead_lettered": "dead-lettered"}
+        assert done[event] in said, (times, quarantined, said, event)
+        assert not (limit == 1 or is_given_back) or "or" not in said.split(), said
 
 
 async def test_a_longer_visibility_timeout_of_its_own_counts(scene: Scene, reaper: Command) -> None:

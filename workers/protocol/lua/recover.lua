@@ -70,15 +70,14 @@ local function look_at(row)
   if row[2] == consumer and not rests and not unsettled[row[1]] then
     return -- it is in flight there
   end
-  local stays = rests and in_force.policy == 'in-place' and row[4] < in_force.max_deliveries
-  if stays and payload_of(row) then -- ready where it is
-    due_in[#due_in + 1], due_in[#due_in + 2] = row[1], in_force.visibility_ms
+  local entry = (rests or waits_ms == 0 and idle >= in_force.visibility_ms) and payload_of(row)
+  local job, visibility = entry and open_job(row[1], entry[2]), in_force.visibility_ms
+  if job and rests and in_force.policy == 'in-place' and count_of(job, row[4], in_force.max_deliveries) < in_force.max_deliveries then
+    due_in[#due_in + 1], due_in[#due_in + 2] = row[1], visibility -- ready where it is
     return
   elseif waits_ms > 0 then
     return start_over(row)
   end
-  local entry = (rests or idle >= in_force.visibility_ms) and payload_of(row)
-  local job, visibility = entry and open_job(row[1], entry[2]), in_force.visibility_ms
   if job then
     bytes, visibility = bytes + job.bytes, math.max(visibility, math.min(job.visibility_ms, LONGEST_VISIBILITY_MS))
   end
