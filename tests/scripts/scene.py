@@ -167,9 +167,9 @@ class Scene:
         words: list[Word] = [self.keys.group, 0, consumer, *(word for one in ids for word in (one, 1, 1))]
         return await EXTEND.run(self.client, self._names(None), words)
 
-    async def ack(self, *ids: str, number: int = 1) -> Any:
+    async def ack(self, *ids: str, number: int = 1, delete: bool = False) -> Any:
         """Run ``ack``."""
-        words: list[Word] = [self.keys.group, 1_000, "w1", "w1", number, 0, len(ids), *ids]
+        words: list[Word] = [self.keys.group, 1_000, "w1", "w1", number, int(delete), len(ids), *ids]
         return await ACK.run(self.client, self._names(None), words)
 
     async def enqueue(self, *jobs: Item, call: str = "call-1", call_ms: int = 60_000, job_ms: int = 600_000) -> Any:

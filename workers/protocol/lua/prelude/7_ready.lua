@@ -7,7 +7,7 @@ local function nacked(entry_id, count)
     may_nack = is_known and may
   end
   if may_nack then
-    may_nack = type(redis.pcall('XNACK', source, group, 'FAIL', 'IDS', '1', entry_id, 'RETRYCOUNT', count)) == 'number'
+    may_nack = redis.pcall('XNACK', source, group, 'FAIL', 'IDS', '1', entry_id, 'RETRYCOUNT', count) == 1
   end
   return may_nack
 end
