@@ -53,11 +53,6 @@ class WorkerFaults:
         """Kill the workers to hit. None if there is none now."""
         victims = await self._victims(fault, least)
         stopped = await self._caught(victims) if victims else []
-        held = await queries.pending_by_process(self.tools.stage, [run.name for run in stopped])
-        if not any(held.values()):  # their jobs ended before they were stopped
-            for run in stopped:
-                self.tools.supervisor.resume(run)
-            return None
         return [run for run in stopped if self.tools.supervisor.kill(run)] or None
 
     async def _victims(self, fault: Fault, least: int) -> list[ProcessRun]:
@@ -75,7 +70,7 @@ class WorkerFaults:
         return bool(await self._caught([run])) and self.tools.supervisor.kill(run)
 
     async def _caught(self, runs: Sequence[ProcessRun]) -> list[ProcessRun]:
-        """Stop workers, and return those that may crash. They stay stopped, and the others continue.
+        """Stop workers, and return those that may crash, if any is busy. They stay stopped, and the others continue.
 
         A worker that runs a job on its last delivery is spared. Another crash would make a dead letter of the job, and
         a drill must know its dead letters beforehand. The worker is stopped first, because otherwise it could begin a
@@ -89,7 +84,8 @@ class WorkerFaults:
                 supervisor.pause(run)
             await tools.within(STAND_STILL_S, lambda: all(map(supervisor.is_paused, runs)))
             held = await queries.pending_by_process(tools.stage, [run.name for run in runs])
-            stopped = [run for run in runs if not await queries.must_not_crash(tools.stage, held[run.name])]
+            busy = runs if any(held.values()) else []  # their jobs may have ended before they were stopped
+            stopped = [run for run in busy if not await queries.must_not_crash(tools.stage, held[run.name])]
         except BaseException:
             stopped = []
             raise

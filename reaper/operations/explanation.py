@@ -108,7 +108,7 @@ class Explanation:
         if count >= limit:
             again = "" if rests or limit == 1 else ", or quarantined again if the last one never began"
             return f"dead-lettered after {counted(limit, 'delivery')}{again}"
-        if not rests and (self.job.quarantined or count == limit - 1):
+        if not rests and (self.job.was_quarantined or count == limit - 1):
             return f"quarantined: its next delivery ({count + 1} of {limit}) runs alone"
         return f"ready again, for delivery {count + 1} of {limit}"
 

@@ -67,7 +67,7 @@ class FoundJob:
     owner: str = ""
     idle_ms: int = 0
     fields: int = 0
-    quarantined: bool = False
+    was_quarantined: bool = False
     times_delivered: int = 0
     """Deliveries of this entry."""
     deliveries_before: int = 0
@@ -107,7 +107,7 @@ class FoundJob:
         self.place, self.source, self.entry_id, self.fields = place, source, text(row[0]), len(row[1]) // 2
         self.job_id, self.generation, self.first_ms = text(metadata.job_id), metadata.generation, metadata.first_ms
         self.deliveries_before, self.own_visibility_ms = metadata.deliveries, metadata.visibility_ms
-        self.quarantined = FIELD_QUARANTINED in row[1][::2]
+        self.was_quarantined = FIELD_QUARANTINED in row[1][::2]
 
 
 async def find_job(client: Redis, keys: GroupKeys, wanted: str, *, depth: int = DEFAULT_DEPTH) -> FoundJob:

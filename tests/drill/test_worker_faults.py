@@ -32,6 +32,7 @@ class Workers:
         self.killed: list[str] = []
         self.looks_last: set[str] = set()
         self.begins_when_looked_at = True
+        self.ends_when_looked_at = False
 
     def alive(self, *_roles: Role) -> list[ProcessRun]:
         return WORKERS
@@ -50,6 +51,8 @@ class Workers:
         return True
 
     async def held(self, _stage: object, names: Sequence[str]) -> dict[str, list[str]]:
+        if self.ends_when_looked_at and self.stopped:
+            return {name: [] for name in names}
         rows = {name: [name] if name in self.looks_last else ["another job"] for name in names}
         if self.begins_when_looked_at:
             self.looks_last |= {name for name in names if name not in self.stopped}
@@ -87,6 +90,15 @@ async def test_others_are_hit(faults: WorkerFaults, workers: Workers, hit: Calla
     workers.begins_when_looked_at = False
     assert await hit(faults)
     assert workers.stopped == {"w1-1"}
+
+
+@pytest.mark.parametrize("hit", HITS.values(), ids=HITS)
+async def test_who_has_ended_its_jobs_meanwhile_is_spared(
+    faults: WorkerFaults, workers: Workers, hit: Callable[[WorkerFaults], Any]
+) -> None:
+    workers.begins_when_looked_at, workers.ends_when_looked_at = False, True
+    assert not await hit(faults)
+    assert (workers.killed, workers.stopped) == ([], set())
 
 
 async def test_of_several_workers_those_are_spared_that_run_a_last_delivery(
